@@ -32,7 +32,7 @@ from world import Counter
 from ludus import Action, Observation, connect
 from ludus.envs.echo import Echo, EchoAction, EchoEnv, EchoObservation
 from ludus.errors import ConfigError
-from ludus.publish.openenv_files import app_module
+from ludus.publish.build_context import app_module
 from ludus.serve import create_app
 from ludus.serve.config import ServeError
 

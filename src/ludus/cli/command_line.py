@@ -7,49 +7,47 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-
-_stage_arguments: ContextVar[Sequence[str] | None] = ContextVar("stage_arguments", default=None)
-"""The command line of a stage that `ludus run` is running."""
+from dataclasses import dataclass
 
 
-_checking: ContextVar[bool] = ContextVar("checking", default=False)
-"""Whether commands end once their options are checked."""
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage that `ludus run` is running."""
+
+    arguments: Sequence[str]
+    """Its command line, without `ludus`."""
+    only_checks: bool
+    """Whether the command ends once its options are checked."""
+
+
+_stage: ContextVar[StageRun | None] = ContextVar("stage", default=None)
 
 
 @contextmanager
-def check_only() -> Iterator[None]:
-    """Let commands check their options and end there; `end_if_checking` is where."""
-    token = _checking.set(True)
+def running_stage(arguments: Sequence[str], *, only_checks: bool = False) -> Iterator[None]:
+    """Take this command line for the typed one."""
+    token = _stage.set(StageRun(arguments, only_checks))
     try:
         yield
     finally:
-        _checking.reset(token)
+        _stage.reset(token)
 
 
 def end_if_checking() -> None:
     """End the command, if only its options are to be checked. Call it before any work."""
-    if _checking.get():
+    if (stage := _stage.get()) is not None and stage.only_checks:
         raise SystemExit(0)
-
-
-@contextmanager
-def stage_arguments(arguments: Sequence[str]) -> Iterator[None]:
-    """Take this command line for the typed one: that of a stage, which `ludus run` runs."""
-    token = _stage_arguments.set(arguments)
-    try:
-        yield
-    finally:
-        _stage_arguments.reset(token)
 
 
 def is_stage() -> bool:
     """Whether `ludus run` is running this command as a stage of a recipe."""
-    return _stage_arguments.get() is not None
+    return _stage.get() is not None
 
 
 def typed_command() -> str:
     """The command line without --token, which is a secret."""
-    return join_command(_stage_arguments.get() or sys.argv[1:])
+    stage = _stage.get()
+    return join_command(sys.argv[1:] if stage is None else stage.arguments)
 
 
 def join_command(arguments: Sequence[str]) -> str:

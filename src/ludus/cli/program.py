@@ -236,10 +236,22 @@ def run_with_table(path: str, values: Mapping[str, object], source: str) -> None
     If it raises, `name_flags` knows its options, and else again those of the caller.
     """
     global _running
-    caller = _running
+    caller, run = _running, find_command(path)
+
+    def fill(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        global _running
+        _running = flags_of(run)
+        known = _by_key(arguments)
+        for key, value in values.items():
+            if key not in known:
+                hint = did_you_mean(key, known, "--help-all lists them.")
+                raise ConfigError(f"{source} has no option {key!r}. {hint}")
+            for text in _running[key].texts(value):
+                known[key].append(Token(keyword=key, value=text, source=source))
+
     app = App(
-        default_command=find_command(path),
-        config=(Table(values, source),),
+        default_command=run,
+        config=(fill,),
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
@@ -293,26 +305,6 @@ def describe_usage_error(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"Unexpected argument: {' '.join(error.unused_tokens)}."
     return " ".join(str(error).split())
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The values of a TOML table, for options that have none yet."""
-
-    values: Mapping[str, object]
-    source: str
-
-    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        global _running
-        _running = flags_of(app.default_command) if app.default_command else {}
-        known = _by_key(arguments)
-        for key, value in self.values.items():
-            if key not in known:
-                hint = did_you_mean(key, known, "--help-all lists them.")
-                raise ConfigError(f"{self.source} has no option {key!r}. {hint}")
-            if not known[key].tokens:
-                for text in _running[key].texts(value):
-                    known[key].append(Token(keyword=key, value=text, source=self.source))
 
 
 def _by_key(arguments: ArgumentCollection) -> dict[str, Argument]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import CycloptsError
 
-from ludus.cli.command_line import check_only, stage_arguments
+from ludus.cli.command_line import running_stage
 from ludus.cli.commands import STAGES
 from ludus.cli.program import (
     Flag,
@@ -77,10 +77,12 @@ class StageCommand:
             *(word for key in keys for word in flags[key].words(values[key])),
         ]
 
-    def run(self, stage: Stage, outputs: Mapping[str, Path | None]) -> None:
-        """Run the command with the values of the stage."""
+    def run(
+        self, stage: Stage, outputs: Mapping[str, Path | None], *, only_checks: bool = False
+    ) -> None:
+        """Run the command with the values of the stage, or only check them."""
         try:
-            with stage_arguments(self.arguments(stage, outputs)):
+            with running_stage(self.arguments(stage, outputs), only_checks=only_checks):
                 run_with_table(self.path, self.values(stage, outputs), f"[{stage.name}]")
         except CycloptsError as error:
             message = " ".join(str(error).split()).replace(f" from [{stage.name}]", "")
@@ -148,8 +150,8 @@ def check_options(recipe: Recipe, outputs: Mapping[str, Path | None]) -> dict[st
         stand_ins = dict.fromkeys(outputs, Path(smollm2.NAME)) if stage.command == "eval" else {}
         folders = {**outputs, **stand_ins, stage.name: outputs[stage.name]}
         try:
-            with check_only(), suppress(SystemExit):
-                stage_command(stage).run(stage, folders)
+            with suppress(SystemExit):
+                stage_command(stage).run(stage, folders, only_checks=True)
         except MissingCredentials as error:
             missing[stage.name] = f"[{stage.name}] {name_flags(str(error))}"
         except LudusError as error:

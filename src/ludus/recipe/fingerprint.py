@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -106,7 +106,6 @@ def _exists(path: Path) -> bool:
 
 _SKIPPED_DIRS = ("checkpoints", "__pycache__", "earlier")
 """Folders whose content is not part of a result."""
-_BLOCK_BYTES = 1 << 20
 _DIGEST_BYTES = 8
 
 
@@ -122,8 +121,7 @@ def content_digest(path: Path) -> str:
         digest.update(str(file.relative_to(path)).encode() + b"\0")
         try:
             with file.open("rb") as stream:
-                while block := stream.read(_BLOCK_BYTES):
-                    digest.update(block)
+                digest.update(file_digest(stream, blake2b).digest())
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
     return digest.hexdigest()

@@ -36,6 +36,7 @@ _REFERENCE = re.compile(
     rf"\{{(?P<stage>{_STAGE_NAME.pattern})\}}|\{{(?P<literal>\{{{_STAGE_NAME.pattern}\}})\}}"
 )
 """`{collect}` is a stage, and `{{answer}}` the text {answer}."""
+_BRACES_HINT = "Braces of a text are doubled: {{word}}."
 _COMMAND_KEY = "command"
 
 
@@ -130,10 +131,6 @@ def references_in(value: object) -> Iterator[str]:
         yield from (match["stage"] for match in _REFERENCE.finditer(text) if match["stage"])
 
 
-def _literal_hint(word: str) -> str:
-    return f"To write braces, double them: {{{{{word}}}}}."
-
-
 def _override(table: JsonObject, assignment: str) -> None:
     """Apply `STAGE.KEY=VALUE`; the value is TOML, or else a text."""
     path, equals, text = assignment.partition("=")
@@ -175,7 +172,7 @@ def _parse_recipe(name: str, table: JsonObject, output_dir: Path | None) -> Reci
     defaults = tables.pop(DEFAULTS, {})
     for reference in references_in(defaults):
         raise ConfigError(
-            f"[{DEFAULTS}] cannot name stages, and has {{{reference}}}. {_literal_hint(reference)}"
+            f"[{DEFAULTS}] cannot name stages, and has {{{reference}}}. {_BRACES_HINT}"
         )
     stages = [_parse_stage(key, value, [*tables]) for key, value in tables.items()]
     if not stages:
@@ -207,6 +204,6 @@ def _parse_stage(name: str, options: JsonObject, order: list[str]) -> Stage:
             hint = did_you_mean(reference, before, f"Before it: {', '.join(before) or 'none'}.")
             problem = "comes later" if reference in order else "is not a stage"
             if reference not in order:
-                hint += f" {_literal_hint(reference)}"
+                hint += f" {_BRACES_HINT}"
             raise ConfigError(f"[{name}] names {{{reference}}}, which {problem}. {hint}")
     return stage

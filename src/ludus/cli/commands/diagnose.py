@@ -54,6 +54,10 @@ def diagnose(
     if as_json:
         fields = asdict(diagnosis)
         del fields["curve"]
+        for change in (fields["reward"], *fields["parts"]):
+            if change is not None:
+                change["delta"] = change["final"] - change["initial"]
+                del change["scale"]
         for verdict in fields["verdicts"]:
             verdict |= {name: translate(verdict[name]) for name in ("finding", "advice")}
         head = {"run": str(run), "planned": data.planned_steps, "finished": data.finished}

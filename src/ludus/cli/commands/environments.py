@@ -111,7 +111,7 @@ def init(
 
     Example: ludus init find_number
     """
-    from ludus.publish.openenv_files import MANIFEST_FILE, app_module, manifest
+    from ludus.publish.build_context import MANIFEST_FILE, app_module, manifest
 
     module = name.replace("-", "_").lower()
     if not (module.isidentifier() and module.isascii()):

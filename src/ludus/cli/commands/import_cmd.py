@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -52,16 +53,7 @@ def import_(
             format, paths, folder, progress=lambda done: show("importing", done, None)
         )
     if as_json:
-        fields = {
-            "folder": str(report.folder),
-            "episodes": report.episodes,
-            "scored": report.scored,
-            "broken": report.broken,
-            "unreadable": report.unreadable,
-            "examples": report.examples,
-            "not_read": [str(path) for path in report.unread_files],
-        }
-        print(json.dumps(fields))
+        print(json.dumps(asdict(report), default=str))
         return
     for example in report.examples:
         print_text(f"not read: {example}", "yellow", stderr=True)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common import resolve_run_path
-from ludus.cli.hub_uploads import (
-    push_dataset_folder,
-    push_run,
-    push_trained_model,
-)
+from ludus.cli.hub_uploads import push_dataset_folder, push_run, push_trained_model
 from ludus.cli.program import command
 from ludus.data.run_folder import RUN_FILE
 from ludus.errors import ConfigError, ContainerFailed
@@ -24,39 +21,52 @@ if TYPE_CHECKING:
     from ludus.publish.env_source import EnvSource
     from ludus.publish.hub_upload import RepoKind
 
-OutputDir = Annotated[
-    Path | None,
-    common.output_option("build/NAME", metavar="DIR"),
-    "Folder of the build context.",
-]
-BaseImage = Annotated[
-    str | None,
-    Option(metavar="IMAGE", default="python:VERSION-slim of this Python"),
-    "Image to build on, such as python:3.11.9-slim@sha256:….",
-]
-SystemPackages = Annotated[
-    list[str] | None,
-    Option(name="apt", metavar="PACKAGE"),
-    "Debian package to install; repeatable.",
-]
-PythonPackages = Annotated[
-    list[str] | None,
-    Option(name="pip", metavar="PACKAGE"),
-    "Python package to install, in the version that is installed here; repeatable. Only "
-    "for what the environment's own package does not require.",
-]
+
+@dataclass(frozen=True, slots=True)
+class ContextOptions:
+    """The build context of an environment's image."""
+
+    out: Annotated[
+        Path | None,
+        common.output_option("build/NAME", metavar="DIR"),
+        "Folder of the build context.",
+    ] = None
+    base_image: Annotated[
+        str | None,
+        Option(metavar="IMAGE", default="python:VERSION-slim of this Python"),
+        "Image to build on, such as python:3.11.9-slim@sha256:….",
+    ] = None
+    system_packages: Annotated[
+        list[str] | None,
+        Option(name="apt", metavar="PACKAGE"),
+        "Debian package to install; repeatable.",
+    ] = None
+    python_packages: Annotated[
+        list[str] | None,
+        Option(name="pip", metavar="PACKAGE"),
+        "Python package to install, in the version that is installed here; repeatable. Only "
+        "for what the environment's own package does not require.",
+    ] = None
+
+    def write(self, spec: str) -> tuple[EnvSource, Path]:
+        """Write the build context, and return the environment and the folder."""
+        from ludus.publish.build_context import write_build_context
+        from ludus.publish.env_source import find_source
+
+        source = find_source(spec, extra_requirements=self.python_packages or ())
+        folder = self.out or Path("build", source.slug)
+        packages = self.system_packages or ()
+        write_build_context(source, folder, base_image=self.base_image, system_packages=packages)
+        return source, folder
 
 
 @command
 def build(
     spec: common.ServedSpec,
     *,
-    out: OutputDir = None,
+    context: ContextOptions,
     tag: Annotated[str | None, Option(default="NAME-env:latest"), "Tag of the image."] = None,
     no_build: Annotated[bool, Option(), "Write the build context without building."] = False,
-    base_image: BaseImage = None,
-    system_packages: SystemPackages = None,
-    python_packages: PythonPackages = None,
 ) -> None:
     """Write a Dockerfile, OpenEnv's manifest and the sources of an environment; build the image.
 
@@ -65,7 +75,7 @@ def build(
     from ludus.client.container import find_engine
     from ludus.publish.build_context import image_tag
 
-    source, folder = write_context(spec, out, base_image, system_packages, python_packages)
+    source, folder = context.write(spec)
     tag = tag or image_tag(source)
     print(f"Build context: {folder}")
     try:
@@ -85,35 +95,13 @@ def build(
     print(f"  ludus check docker:{tag}")
 
 
-def write_context(
-    spec: str,
-    out: Path | None,
-    base_image: str | None,
-    system_packages: list[str] | None,
-    python_packages: list[str] | None,
-) -> tuple[EnvSource, Path]:
-    """Write the build context, and return the environment and the folder."""
-    from ludus.publish.build_context import write_build_context
-    from ludus.publish.env_source import find_source
-
-    source = find_source(spec, extra_requirements=python_packages or ())
-    folder = out or Path("build", source.slug)
-    write_build_context(
-        source, folder, base_image=base_image, system_packages=system_packages or ()
-    )
-    return source, folder
-
-
 @command
 def push_env(
     spec: common.ServedSpec,
     repo_id: Annotated[str, Option(metavar="USER/NAME"), "Space to upload to."],
     *,
     private: common.Private = False,
-    out: OutputDir = None,
-    base_image: BaseImage = None,
-    system_packages: SystemPackages = None,
-    python_packages: PythonPackages = None,
+    context: ContextOptions,
 ) -> None:
     """Upload an environment as a Space, which builds its image and serves it.
 
@@ -123,7 +111,7 @@ def push_env(
     from ludus.publish.hub_upload import SPACE
 
     _check_upload(repo_id, SPACE)
-    _, folder = write_context(spec, out, base_image, system_packages, python_packages)
+    _, folder = context.write(spec)
     url = push_space(folder, repo_id, private=private, retry_command=typed_command())
     print(f"Space: {url}")
     print(f"  ludus check {space_server_url(repo_id)}")

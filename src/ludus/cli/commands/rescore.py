@@ -148,17 +148,19 @@ def print_result(result: RescoreResult) -> None:
     if (judge := result.summary.get("judge")) is not None:
         usage = judge["usage"]
         tokens = usage["prompt_tokens"] + usage["completion_tokens"]
-        parts = [plural(judge["calls"], "call"), f"{judge['cached']:,} from the cache"]
-        parts += [f"{judge['failed']:,} failed"] if judge["failed"] else []
-        parts += [f"{format_count(tokens)} tokens"] if tokens else []
-        parts += [format_dollars(usage["cost"])] if usage["cost"] is not None else []
-        print_text(f"Judge: {', '.join(parts)}.")
+        parts = [
+            plural(judge["calls"], "call"),
+            f"{judge['cached']:,} from the cache",
+            f"{judge['failed']:,} failed" if judge["failed"] else "",
+            f"{format_count(tokens)} tokens" if tokens else "",
+            format_dollars(usage["cost"]),
+        ]
+        print_text(f"Judge: {', '.join(filter(None, parts))}.")
     print_text(f"run: {result.folder}")
     summary = result.summary
     if summary["remaining"]:
         left = f"{plural(summary['remaining'], 'episode')} ({result.stop_reason or 'not scored'})"
-        text = f"Left to do: {left}. The same command resumes."
-        print_text(text, "yellow")
+        print_text(f"Left to do: {left}. The same command resumes.", "yellow")
     if summary["broken"]:
         text = f"Broken and not scored: {plural(summary['broken'], 'episode')}."
         if judge is not None:

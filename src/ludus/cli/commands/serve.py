@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
@@ -49,7 +48,6 @@ def serve(
             f"  docs       {url}/docs",
             "Press Ctrl-C to stop; running steps finish first.",
         )
-        _warn_of_visible_token()
         if environment.note:
             console(stderr=True).print(name_flags(environment.note), style="yellow", markup=False)
 
@@ -108,21 +106,7 @@ def serve_model(
             *([f"  recorded   {escape(str(config.record))}"] if config.record is not None else []),
             "Press Ctrl-C to stop; running requests finish first.",
         )
-        _warn_of_visible_token()
 
     num_recorded = run(agent, config, on_ready=print_urls)
-    if config.record is not None:
-        print_if_read(f"Stopped. {num_recorded} episodes recorded in {config.record}.")
-    else:
-        print_if_read("Stopped.")
-
-
-def _warn_of_visible_token() -> None:
-    from ludus.cli.display.console import console
-
-    if any(word.partition("=")[0] == "--token" for word in sys.argv):
-        console(stderr=True).print(
-            "Other users of this machine can read --token in the process list: set LUDUS_TOKEN "
-            "instead.",
-            style="yellow",
-        )
+    recorded = f" {num_recorded} episodes recorded in {config.record}." if config.record else ""
+    print_if_read(f"Stopped.{recorded}")

@@ -71,7 +71,7 @@ class LiveStatus(Status):
     """Redraws the view in place at the bottom of a terminal."""
 
     def __init__(self) -> None:
-        self._view: StatusView | None = None
+        self._view: StatusView = PhaseView(PhaseProgress("Starting"))
         self._live: Live | None = None
         self._drawn_at = float("-inf")
 
@@ -102,9 +102,7 @@ class LiveStatus(Status):
 
         self._live = Live(
             console=console(stderr=True),
-            get_renderable=lambda: (
-                spinner_line("Starting") if self._view is None else self._view.render()
-            ),
+            get_renderable=lambda: self._view.render(),
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
             # Where stdout is a file, results go there and not to the terminal.
@@ -195,7 +193,18 @@ class PhaseView:
         return ", ".join([self._title, *progress_counts(self._progress)])
 
     def render(self) -> RenderableType:
-        return spinner_line(self._title, self._progress)
+        """A spinner, the title, and a bar with counts if something is counted."""
+        from rich.spinner import Spinner
+
+        name = "line" if console(stderr=True).options.ascii_only else "dots"
+        spinner, progress = _spinners.setdefault(name, Spinner(name)), self._progress
+        return bar_line(
+            self._title,
+            progress_counts(progress),
+            lead=[spinner],
+            total=progress.total,
+            done=progress.done,
+        )
 
 
 @contextmanager
@@ -219,18 +228,6 @@ def status_callback() -> Iterator[ProgressCallback]:
             phase.advance(done - phase.done)
 
         yield show
-
-
-def spinner_line(title: str, progress: PhaseProgress | None = None) -> RenderableType:
-    """Render a phase: spinner, title, and a bar with counts where something is counted."""
-    from rich.spinner import Spinner
-
-    name = "line" if console(stderr=True).options.ascii_only else "dots"
-    spinner = _spinners.setdefault(name, Spinner(name))
-    if progress is None:
-        return bar_line(title, [], lead=[spinner])
-    texts = progress_counts(progress)
-    return bar_line(title, texts, lead=[spinner], total=progress.total, done=progress.done)
 
 
 def bar_line(

@@ -232,11 +232,8 @@ def training_progress(
         with ludus.training_progress() as progress:
             ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", progress=progress)
 
-    Ctrl-C stops after the current step; the same call resumes there.
-
-    Args:
-        quiet: show nothing, on ranks other than 0.
-        on_checked: called before the first step.
+    Ctrl-C stops after the current step; the same call resumes there. `quiet` shows nothing, on
+    ranks other than 0. `on_checked` is called before the first step.
     """
     display = TrainDisplay(Status() if quiet else create_status(), on_checked)
     # Only rank 0 is told when training begins; the other ranks stop after a step when it does.
