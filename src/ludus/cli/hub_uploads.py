@@ -5,51 +5,45 @@ Each function shows its progress on a terminal and returns the URL of the reposi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseView, terminal_status
+from ludus.data.run_folder import RUN_FILE
 from ludus.errors import ConfigError
 from ludus.rollout.progress import PhaseProgress
 
 
-def push_run(
-    folder: Path,
-    repo_id: str,
-    *,
-    private: bool,
-    retry_command: str,
-    command: str | None = None,
+def push_data(
+    folder: Path, repo_id: str, *, private: bool, retry_command: str, command: str | None = None
 ) -> str:
-    """Upload a run, as records of OpenEnv and as episodes."""
+    """Upload a run, as records of OpenEnv and as episodes, or a data set of `ludus curate`."""
     from ludus.curation.formats.openenv import write_records
-    from ludus.publish.hub_upload import push_folder
-
-    write_records(folder)
-    with _show_upload(repo_id):
-        return push_folder(
-            folder, repo_id, private=private, retry_command=retry_command, command=command
-        )
-
-
-def push_dataset_folder(folder: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
-    """Upload a data set of `ludus curate`."""
     from ludus.curation.pipeline import DATASET_FILES
     from ludus.data.stage_output import CURATION_FILE
-    from ludus.publish.hub_upload import push_folder
+    from ludus.publish.hub_upload import RUN_FILES, push_folder
 
-    if not (folder / CURATION_FILE).is_file():
+    files: Sequence[str] = RUN_FILES
+    if (folder / RUN_FILE).is_file():
+        write_records(folder)
+    elif (folder / CURATION_FILE).is_file():
+        names = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
+        files = sorted(str(name) for name in names if name.parts[0] in DATASET_FILES)
+    else:
         raise ConfigError(
             f"{folder} is neither a run of `ludus collect` nor a data set of `ludus curate`: it "
-            f"has no run.json and no {CURATION_FILE}."
+            f"has no {RUN_FILE} and no {CURATION_FILE}."
         )
-    names = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
-    files = sorted(str(name) for name in names if name.parts[0] in DATASET_FILES)
     with _show_upload(repo_id):
         return push_folder(
-            folder, repo_id, private=private, files=files, retry_command=retry_command
+            folder,
+            repo_id,
+            private=private,
+            files=files,
+            retry_command=retry_command,
+            command=command,
         )
 
 

@@ -83,16 +83,6 @@ def write_build_context(
             (draft / name).write_text(text, encoding="utf-8")
 
 
-def context_files(folder: Path) -> list[str]:
-    """The files of a build context, by their paths in it."""
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for name in CONTEXT_NAMES
-        for path in ((folder / name).rglob("*") if (folder / name).is_dir() else [folder / name])
-        if path.is_file() and "__pycache__" not in path.parts
-    )
-
-
 def _open_context(out: Path) -> AbstractContextManager[Path]:
     """Return a draft folder whose files move to `out`, which could be the user's own package."""
     if existing_files(out, _DRAFT_PREFIX):
@@ -325,13 +315,19 @@ def push_space(context: Path, repo_id: str, *, private: bool, retry_command: str
 
     Files of an older upload are deleted, others are kept.
     """
+    files = sorted(
+        path.relative_to(context).as_posix()
+        for name in CONTEXT_NAMES
+        for path in (context / name, *(context / name).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    )
     return push_folder(
         context,
         repo_id,
         SPACE,
         private=private,
         message="Build context of the environment",
-        files=context_files(context),
+        files=files,
         delete_if=lambda name: name.partition("/")[0] in CONTEXT_NAMES and name != CARD_FILE,
         card=(context / CARD_FILE).read_text(encoding="utf-8"),
         retry_command=retry_command,

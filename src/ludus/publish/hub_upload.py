@@ -186,6 +186,12 @@ def push_model(
     These are the files that `from_pretrained` reads and the records of the training. Checkpoints
     and all other files are not uploaded.
     """
+
+    def is_loaded(name: str) -> bool:
+        path = PurePosixPath(name)
+        is_in_folder = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
+        return is_in_folder and any(path.match(pattern) for pattern in _LOADED_FILE_PATTERNS)
+
     check_model_folder(folder)
     return push_folder(
         folder,
@@ -194,7 +200,7 @@ def push_model(
         private=private,
         message=f"The model in {folder.name}",
         files=sorted(model_files(folder)),
-        delete_if=_is_loaded_file,
+        delete_if=is_loaded,
         card=card,
         retry_command=retry_command,
         endpoint=endpoint,
@@ -216,13 +222,6 @@ def model_files(folder: Path) -> Iterator[str]:
             for file in parent.glob(pattern):
                 if file.is_file() and not file.name.startswith(".") and file.name != CARD_FILE:
                     yield file.relative_to(folder).as_posix()
-
-
-def _is_loaded_file(name: str) -> bool:
-    """Whether a file in the repository would be loaded as a part of the model."""
-    path = PurePosixPath(name)
-    is_in_folder = path.parent.name in ("", *_MODEL_SUBFOLDERS) and len(path.parts) <= 2
-    return is_in_folder and any(path.match(pattern) for pattern in _LOADED_FILE_PATTERNS)
 
 
 def _create_repo(api: HfApi, repo_id: str, kind: RepoKind, *, private: bool) -> str:

@@ -36,7 +36,6 @@ _REFERENCE = re.compile(
     rf"\{{(?P<stage>{_STAGE_NAME.pattern})\}}|\{{(?P<literal>\{{{_STAGE_NAME.pattern}\}})\}}"
 )
 """`{collect}` is a stage, and `{{answer}}` the text {answer}."""
-_BRACES_HINT = "Braces of a text are doubled: {{word}}."
 _COMMAND_KEY = "command"
 
 
@@ -171,9 +170,7 @@ def _parse_recipe(name: str, table: JsonObject, output_dir: Path | None) -> Reci
     tables = {key: value for key, value in table.items() if key not in top_level}
     defaults = tables.pop(DEFAULTS, {})
     for reference in references_in(defaults):
-        raise ConfigError(
-            f"[{DEFAULTS}] cannot name stages, and has {{{reference}}}. {_BRACES_HINT}"
-        )
+        raise ConfigError(f"[{DEFAULTS}] cannot name stages, and has {{{reference}}}.")
     stages = [_parse_stage(key, value, [*tables]) for key, value in tables.items()]
     if not stages:
         raise ConfigError("The recipe has no stages. A stage is a table, such as [collect].")
@@ -204,6 +201,6 @@ def _parse_stage(name: str, options: JsonObject, order: list[str]) -> Stage:
             hint = did_you_mean(reference, before, f"Before it: {', '.join(before) or 'none'}.")
             problem = "comes later" if reference in order else "is not a stage"
             if reference not in order:
-                hint += f" {_BRACES_HINT}"
+                hint += f" To write braces, double them: {{{{{reference}}}}}."
             raise ConfigError(f"[{name}] names {{{reference}}}, which {problem}. {hint}")
     return stage

@@ -74,7 +74,7 @@ def collect(
     """
     from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import EXIT_CODES, exit_if_signalled
-    from ludus.cli.hub_uploads import push_run
+    from ludus.cli.hub_uploads import push_data
     from ludus.policy.agent_factory import agent_from_config, agent_from_spec, parse_agent
 
     if push_to_hub is not None:
@@ -118,7 +118,7 @@ def collect(
     fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
     fields["environment_faults"] = list(errors)
     if push_to_hub is not None and result.stop_reason not in EXIT_CODES:
-        fields["url"] = push_run(
+        fields["url"] = push_data(
             result.folder,
             push_to_hub.repo_id,
             private=push_to_hub.private,

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common import resolve_run_path
-from ludus.cli.hub_uploads import push_dataset_folder, push_run, push_trained_model
+from ludus.cli.hub_uploads import push_data, push_trained_model
 from ludus.cli.program import command
-from ludus.data.run_folder import RUN_FILE
 from ludus.errors import ConfigError, ContainerFailed
 from ludus.options import Option, expand_path
 
@@ -140,9 +139,7 @@ def push_dataset(
 
     _check_upload(repo_id, DATASET)
     folder = _check_folder(resolve_run_path(source))
-    is_run = (folder / RUN_FILE).is_file()
-    upload = push_run if is_run else push_dataset_folder
-    url = upload(folder, repo_id, private=private, retry_command=typed_command())
+    url = push_data(folder, repo_id, private=private, retry_command=typed_command())
     print(f"Data set: {url}")
 
 
