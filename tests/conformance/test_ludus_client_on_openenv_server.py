@@ -156,13 +156,6 @@ async def test_the_oracle_refuses_a_server_that_does_not_have_its_tools(
             assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
-async def test_a_script_refuses_a_server_that_has_none_of_its_tools(tmp_path: Path) -> None:
-    with guessing() as url:
-        agent = ScriptedAgent(ToolCall(name="answer", arguments={"number": 1}))
-        with pytest.raises(ConfigError, match="calls answer, but"):
-            await collect(url, tmp_path / "run", CollectConfig(agent=agent, num_episodes=2))
-
-
 async def test_exploring_calls_the_tools_that_the_server_has(tmp_path: Path) -> None:
     pytest.importorskip("pyspiel", reason="needs the extra openspiel")
     with spieling() as url:
