@@ -130,8 +130,8 @@ def printed_steps(output: str) -> list[tuple[str, int, int]]:
 def card_steps(folder: Path) -> list[tuple[str, int, int]]:
     lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
     table = [[cell.strip(" `") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    head = next(cells for cells in table if "left out" in cells)
-    reason, removed, left = (head.index(name) for name in ("step", "left out", "left"))
+    head = next(cells for cells in table if "removed" in cells)
+    reason, removed, left = (head.index(name) for name in ("step", "removed", "kept"))
     below = table[table.index(head) + 3 :]
     steps = below[: below.index([])]
     return [(cells[reason], _number(cells[removed]), _number(cells[left])) for cells in steps]

@@ -221,7 +221,7 @@ def _report_sections(report: CurateReport) -> list[str]:
     for step in report.steps:
         cells = (f"{step.remaining:,}", f"{step.removed:,}")
         filters.append([inline_code(step.reason), to_single_line(step.detail), *cells])
-    table = markdown_table(("step", "", "left", "left out"), filters)
+    table = markdown_table(("step", "", "kept", "removed"), filters)
     sections = [text, f"## Filters\n\n{table}"]
     if report.unreadable:
         locations = "\n".join(f"- {inline_code(location)}" for location in report.unreadable)

@@ -86,7 +86,7 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
         style = "" if step.removed else "dim"
         cells = (step.reason, f"{step.removed:,}", f"{step.remaining:,}", step.detail)
         rows.append(tuple(Text(escape_control_chars(cell), style=style) for cell in cells))
-    print_table(("step", "removed", "left", ""), rows, right=("removed", "left"))
+    print_table(("step", "removed", "kept", ""), rows, right=("removed", "kept"))
     for location in report.unreadable:
         print_text(f"unreadable: {location}", "yellow")
     for split, count in report.rows.items():
