@@ -232,7 +232,7 @@ def resolve_model(name: str) -> ModelRef:
             refusals = ("RepositoryNotFoundError", "HFValidationError")
             if any(_is_caused_by(error, refusal) for refusal in refusals):
                 raise ConfigError(
-                    f"There is no folder {name} here, and no model of that name on the Hub that "
+                    f"There is no folder {name!r} here, and no model of that name on the Hub that "
                     "may be read. Check the name; a private one needs `hf auth login`."
                 ) from None
             # Any other error means that the Hub could not be reached.
