@@ -1,13 +1,21 @@
 """A curriculum: each group's task is drawn from a bucket where the model succeeds sometimes.
 
+A bandit keeps two discounted counts of each bucket of tasks: attempts with their successes, and
+groups with those that had a learning signal. Buckets are drawn by Thompson sampling: both rates are
+sampled from their Beta posteriors, and a bucket's weight is high if the success rate lies in the
+band and groups have a signal. The latter matters for shaped rewards: attempts that are all half
+right have a success rate in the band, and nothing to learn from.
+
 Every rank has the same state, because outcomes are gathered before the bandit learns of them, and
 so every rank draws the same buckets.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ludus.data.episode import SOLVED_PART, Episode
@@ -21,10 +29,6 @@ from ludus.train.output.record import BucketRecord
 if TYPE_CHECKING:
     from ludus.train.grpo.grpo_context import GRPOContext
     from ludus.train.output.checkpoints import CheckpointState
-
-
-import random
-from dataclasses import asdict, dataclass
 
 
 class Curriculum:

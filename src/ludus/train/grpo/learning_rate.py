@@ -1,4 +1,4 @@
-"""A trust region for GRPO: how far a step moves the policy is measured, bounded and controlled.
+"""The learning rate of GRPO: its schedule, and a trust region that bounds and controls each step.
 
 Which learning rate is right depends on the model, the length of episodes, the number of groups and
 the rewards; one that is too high destroys the policy within few steps. So all episodes of a step
@@ -12,13 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-from typing import Any
 
 MIN_CHANGE, MAX_CHANGE = 0.5, 1.25
 """By how much the factor changes after a step at most. A single large step does more harm than some

@@ -27,7 +27,7 @@ _SMOOTH_FROM_STEPS = 40
 """From this many steps on, a smoothed line is drawn over the raw one."""
 _MAX_PART_LINES = 5
 """With more parts (environments and reward functions) than this, none is drawn."""
-_MAX_LABEL_CHARS = 32
+_MAX_LABEL_CHARS, _MAX_NAMED_BUCKETS = 24, 12
 _RAW_COLOR, _SMOOTH_COLOR, _BAND_COLOR, _HELD_OUT_COLOR = "#a9c4e4", "#1f5fa8", "#e8eff8", "#d9632b"
 _ZERO_VARIANCE_COLOR, _ENTROPY_COLOR = "#7a7a7a", "#2f8f6b"
 _PART_COLORS = ("#8a5fb0", "#c2a01e", "#b0486f", "#4d9bb8", "#6b4a2f")
@@ -119,11 +119,6 @@ def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
         axes.plot(*points, color=color, linewidth=1.3, label=label)
 
 
-_MAX_NAMED_BUCKETS = 12
-_MAX_LABEL_CHARS = 24
-_COLORS = "Blues"
-
-
 def plot_buckets(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     """A row for each bucket, as dark at each step as its share of the step's groups."""
     logged = [(line["step"], buckets) for line in lines if (buckets := read_buckets(line))]
@@ -137,7 +132,7 @@ def plot_buckets(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     steps = [step for step, _ in logged]
     edges = [*(step - 0.5 for step in steps), steps[-1] + 0.5]
     heights = [row - 0.5 for row in range(len(labels) + 1)]
-    axes.pcolormesh(edges, heights, shares, cmap=_COLORS, vmin=0.0, vmax=1.0)
+    axes.pcolormesh(edges, heights, shares, cmap="Blues", vmin=0.0, vmax=1.0)
     axes.set_ylabel("curriculum")
     names = labels if len(labels) <= _MAX_NAMED_BUCKETS else []
     axes.set_yticks(
