@@ -193,7 +193,7 @@ class WireError(SessionError):
     author_line: str | None = None
     """The exception in the author's code, with file and line. Never sent over the wire."""
     advice = ""
-    """What the author can do, where that is known; `ludus check` prints it."""
+    """What the author can do, if that is known; `ludus check` prints it."""
 
     def __init__(
         self, message: str, code: str | None = None, details: Mapping[str, Any] | None = None

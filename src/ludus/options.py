@@ -1,6 +1,6 @@
 """How a field of a config is set on the command line and in TOML.
 
-A config class is the one place that declares its options: name, type and default are those of the
+A config class is the one place that declares its options: name, type and default come from the
 field, the help is the text under it, and an `Option` in its type says the rest:
 
     steps: Annotated[int, Option("Optimization")] = 150
@@ -40,7 +40,7 @@ class Option:
     """A letter: `n` for -n."""
     metavar: str = ""
     default: str = ""
-    """What is done if the option is not given, where the default value does not say it."""
+    """What is done if the option is not given, if the default value does not say it."""
     env_var: str = ""
     parse: Callable[[str], Any] | None = None
     """The value of a text. A ValueError says what is wrong with it."""

@@ -30,11 +30,11 @@ class EpisodeContext:
     member: int = 0
     """The index of this attempt within its group, in which all have the same task."""
     runner: EnvironmentRunner | None = None
-    """The environment itself, where it runs in this process."""
+    """The environment itself, if it runs in this process."""
 
 
 EnvironmentTools = Mapping[str, Sequence[ToolSpec]]
-"""The tools of environments by spec; empty where they are not known yet."""
+"""The tools of environments by spec; empty if they are not known yet."""
 NO_ENVIRONMENTS: EnvironmentTools = {}
 
 
@@ -126,7 +126,7 @@ class Agent(ABC):
 
     @property
     def sampled_tokens(self) -> int | None:
-        """Tokens that a local model has sampled so far, including those of unfinished replies."""
+        """Tokens that a local model has sampled so far, including unfinished replies."""
         return None
 
     @property

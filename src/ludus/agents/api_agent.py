@@ -85,7 +85,7 @@ def listed_price(provider: str, model: str) -> PriceFn | None:
         )
         return float(calc_price(tokens, model_ref=model, provider_id=provider).total_price)
 
-    # genai-prices warns about uncertain entries of its own list.
+    # genai-prices warns about uncertain entries in its price list.
     with warnings.catch_warnings(action="ignore"):
         try:
             price(Usage())
@@ -264,7 +264,7 @@ class RawToolCall(NamedTuple):
 def parse_tool_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
     """The calls, each with an id that no other call of the episode has.
 
-    A server's ids are kept where they are unique. New ones are made from the position in the
+    A server's ids are kept if they are unique. New ones are made from the position in the
     episode, so that they are reproducible.
     """
     used_ids = {call.id for message in messages for call in message.tool_calls or ()}

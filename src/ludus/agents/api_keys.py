@@ -80,7 +80,7 @@ def find_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
 
 
 def find_variable(name: str) -> str | None:
-    """A variable of the environment, or else of a `.env` file; None where it is empty."""
+    """A variable of the environment, or else of a `.env` file; None if it is empty."""
     path = find_dotenv(usecwd=True)
     try:
         # No interpolation: a key may contain "$".

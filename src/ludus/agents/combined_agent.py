@@ -91,7 +91,7 @@ class ExploringAgent(CombinedAgent):
     """Plays like `agent`, but a turn's action is random with the given probability.
 
     The environment's own `random_action` makes it, also for a server of an installed environment;
-    where there is none, or the server has other tools, it is a random call that is valid for the
+    if there is none, or the server has other tools, it is a random call that is valid for the
     tools' schemas. It is reproducible from the seed of the episode and its number within the group.
     """
 
@@ -120,7 +120,7 @@ class ExploringAgent(CombinedAgent):
 
 @lru_cache(maxsize=256)
 def _find_with_random_action(spec: str) -> EnvSpec | None:
-    """The environment, if it is installed and has random actions of its own."""
+    """The environment, if it is installed and defines `random_action`."""
     try:
         env = None if is_remote(spec) else find_environment(spec)
     except EnvironmentNotFound:
@@ -155,7 +155,7 @@ class _ExploringPlayer(Player):
 class TutoredAgent(CombinedAgent):
     """Plays like `student`; each reply carries the tutor's reply in the same state.
 
-    The tutor sees the messages of the student's episode, and none of its own replies.
+    The tutor sees the messages of the student's episode, but not its own replies.
     """
 
     def __init__(self, student: Agent, tutor: Agent) -> None:

@@ -1,7 +1,7 @@
 """A person at the terminal as an agent.
 
-A line is a call: `move north 3`, `move direction=north`, or JSON. Without the tool's name where
-there is only one tool. An invalid line is explained, and no environment sees it.
+A line is a call: `move north 3`, `move direction=north`, or JSON. The tool's name may be omitted if
+there is only one. An invalid line is explained, and no environment sees it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models behind OpenAI's chat completions API: OpenAI's own, and those of compatible servers.
+"""Models behind OpenAI's chat completions API: OpenAI's own, and models of compatible servers.
 
 Compatible servers agree more on requests than on responses, so requests are built strictly and
 responses parsed leniently.
@@ -154,7 +154,7 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 
 def parse_usage(fields: object) -> Usage:
-    """Token counts, 0 where missing. Gateways also send the cost."""
+    """Token counts, 0 if missing. Gateways also send the cost."""
     usage = response_object(fields)
     prompt_details = response_object(usage.get("prompt_tokens_details"))
     completion_details = response_object(usage.get("completion_tokens_details"))

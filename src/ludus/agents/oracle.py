@@ -42,7 +42,7 @@ class OracleAgent(Agent):
     """Plays the environment's `oracle()`.
 
     Args:
-        working: whether the oracle writes its working as text, where it can.
+        working: whether the oracle writes its working as text, if it can.
     """
 
     provider = "oracle"
@@ -126,8 +126,8 @@ class ShadowEnvironment:
     With the `runner` of the real environment no copy is made: that is in the right state already.
 
     Args:
-        rng: chooses among equally good actions of the oracle, where it varies them.
-        working: whether the oracle writes its working, where it can.
+        rng: chooses among equally good actions of the oracle, if it varies them.
+        working: whether the oracle writes its working, if it can.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ShadowEnvironment:
 
     @staticmethod
     def has_random_action(env: EnvSpec) -> bool:
-        """Whether the class has legal actions of its own, besides what the schemas allow."""
+        """Whether the class has a `random_action`: legal calls, not only valid for the schemas."""
         return _overrides(env.cls, "random_action")
 
     async def reset(self, task: Mapping[str, object]) -> None:
@@ -184,7 +184,7 @@ class ShadowEnvironment:
         return await self._ask("oracle", **options)
 
     async def random_action(self, rng: random.Random) -> ToolCall | None:
-        """A random legal call; None where the environment has none. Changes no state."""
+        """A random legal call; None if the environment has none. Changes no state."""
         return await self._ask("random_action", rng) if self.has_random_action(self._env) else None
 
     async def follow(self, call: ToolCall) -> None:

@@ -53,7 +53,7 @@ def response_token_count(value: object) -> int:
 
 
 def response_object(value: object) -> JsonObject:
-    """A JSON object in a response; empty where the server sends something else."""
+    """A JSON object in a response; empty if the server sends something else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -145,7 +145,7 @@ def classify_response(
             return TransientFault(BadReply, "unreadable", text)
         if not parsed.get("error") and parsed.get("object") != "error":
             return parsed
-        # Gateways pass on another server's error under a 200 of their own.
+        # Gateways pass on another server's error under their own status 200.
         status = 500
         with suppress(ValueError):
             code = int(str((response_object(parsed.get("error")) or parsed).get("code")))
@@ -214,7 +214,7 @@ _HINT_BY_ERROR: dict[type[AgentError], str] = {
     ModelBusy: "Lower `concurrency`, or try again later.",
     ModelUnreachable: "Check the connection, and whether the server is up.",
     ModelTimeout: "Raise `call_timeout`, or allow fewer tokens.",
-    BadReply: "Check that the URL is that of a chat API.",
+    BadReply: "Check that the URL belongs to a chat API.",
 }
 
 

@@ -233,7 +233,7 @@ def find_command(path: str) -> Command:
 def run_with_table(path: str, values: Mapping[str, object], source: str) -> None:
     """Run a command with the values of a TOML table, `source`, instead of a command line.
 
-    If it raises, `name_flags` knows its options, and else again those of the caller.
+    If it raises, `name_flags` knows its options, and otherwise the caller's options.
     """
     global _running
     caller, run = _running, find_command(path)
@@ -266,7 +266,7 @@ def run_with_table(path: str, values: Mapping[str, object], source: str) -> None
 
 
 def name_flags(message: str, flags: Mapping[str, Flag] | None = None) -> str:
-    """Replace names in backticks by flags, by default those of the running command.
+    """Replace names in backticks by flags, by default the flags of the running command.
 
     `steps` is --steps, `lora.rank` is --lora rank, `resume=False` is --no-resume, and `to="dpo"` is
     --to dpo.
@@ -406,7 +406,7 @@ def _text_of(hint: Any) -> str:
 
 @cache
 def field_texts(config: type) -> dict[str, str]:
-    """The texts under the fields of a config, also under those of its bases."""
+    """The texts under the fields of a config and of its base classes."""
     texts: dict[str, str] = {}
     for each in reversed(config.__mro__[:-1]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body

@@ -49,7 +49,7 @@ class Container:
     """A container of an environment image. It can be started again after it has ended.
 
     Args:
-        image: the image; the engine pulls it if it is not on this machine.
+        image: the engine pulls it if it is not on this machine.
         port: the port on 127.0.0.1; by default the engine chooses a free one.
         env_vars: environment variables of the container. Their values are not in any command line.
         timeout_s: seconds from the start of the container until its server must be healthy.

@@ -4,8 +4,8 @@
 
 It ends the container when a byte or the end of file arrives on stdin, when the parent is gone (also
 after kill -9; a forked child may keep stdin open), or on SIGTERM. At its end, it writes the last
-output of the container to stdout; its exit code is that of the engine's client. It is a process of
-its own, and started as a script with nothing but the standard library, so that it starts quickly.
+output of the container to stdout; it exits with the code of the engine's client. It is a separate
+process, started as a script with nothing but the standard library, so that it starts quickly.
 """
 
 from __future__ import annotations

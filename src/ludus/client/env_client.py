@@ -99,7 +99,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             client = await EchoEnv.from_docker_image("echo-env:latest")         # async
 
         It is removed at the latest when this process ends, however it ends. The arguments are
-        those of `Container`; the engine pulls an image that is not on this machine.
+        passed to `Container`; the engine pulls an image that is not on this machine.
         """
         client = cls(base_url="")
         client._container = Container(image, **kwargs)
@@ -207,7 +207,7 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
 def _call_sync(
     method: Callable[P, Coroutine[object, None, T]], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Call a method of an `EnvClient` on the background loop, where it returns a coroutine.
+    """Call a method of an `EnvClient` on the background loop, if it returns a coroutine.
 
     A public method, because a subclass may have its own.
     """

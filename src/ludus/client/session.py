@@ -95,7 +95,7 @@ class Session(ABC):
     def _record_step(self, result: StepResult[JsonObject]) -> StepResult[JsonObject]:
         """To be called by subclasses with the result of every step.
 
-        Where a server sends the whole conversation with every step, marks the part that was shown
+        If a server sends the whole conversation with every step, marks the part that was shown
         before. Once a transcript does not continue the previous one, nothing is marked any more in
         this episode: a message may be repeated by chance.
         """

@@ -162,7 +162,7 @@ class WebSocketClient:
         while True:
             assert self._connection is not None
             try:
-                # Each connection gets the whole time; reconnecting has a timeout of its own.
+                # Each connection gets the whole time; reconnecting has a separate timeout.
                 async with asyncio.timeout(self._message_timeout):
                     if not arrived:
                         # A server that refuses a session sends the reason and closes the
@@ -291,7 +291,7 @@ def is_local_server(url: str) -> bool:
 
 def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
     """The error for an address at which no server accepts connections."""
-    # Where a name has several addresses, the error's text lists them all; its number is the reason.
+    # If a name has several addresses, the error's text lists them all; its number is the reason.
     number = error.errno or 0
     reason = os.strerror(number) if number > 0 else error.strerror or str(error)
     return ConnectFailed(f"Cannot connect to {base_url} ({reason}). Is the server running?")

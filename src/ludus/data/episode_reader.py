@@ -103,9 +103,9 @@ def has_canonical_head(line: bytes) -> bool:
 def parse_head(line: bytes, path: Path, number: int) -> EpisodeHead | None:
     """The head of a line, or None if the line is not an episode.
 
-    A regular expression matches the head as this version writes it. A line is parsed as JSON where
-    its fields are ordered or spaced differently, where it does not end with `}` and a newline, and
-    where it has a null byte, which a power failure can leave in the middle of a file.
+    A regular expression matches the head as this version writes it. A line is parsed as JSON if
+    its fields are ordered or spaced differently, if it does not end with `}` and a newline, and
+    if it has a null byte, which a power failure can leave in the middle of a file.
     """
     match = _HEAD_PATTERN.match(line)
     group = _GROUP_PATTERN.search(line, match.end()) if match is not None else None
@@ -302,7 +302,7 @@ class ResumeIndex:
     """
 
     run: str | None = None
-    """The eight hex digits that the plan's ids begin with; by default those of the first id."""
+    """The eight hex digits that the plan's ids begin with; by default from the first id."""
     totals: ResumeTotals = field(default_factory=ResumeTotals)
     foreign: int = 0
     """Lines with the id of another run, or with an id of another format."""

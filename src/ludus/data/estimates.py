@@ -1,7 +1,7 @@
 """Means and shares with their 95 % confidence intervals, and the bootstrap of any statistic.
 
 Attempts at one task are not independent. So each task has the same weight, however many attempts
-were made at it, and an interval is that of as many values as there are tasks. Which episodes count
+were made at it, and an interval counts one value per task. Which episodes count
 is decided by `ResumeIndex`.
 
 Means have Student's t, corrected for skewness by Hall's transformation (On the Removal of Skewness
@@ -127,8 +127,7 @@ def expanded_percentile_interval(
     Args:
         resample: draws a bootstrap sample and returns its statistic.
         observed: the statistic of the observed values, which is always within the interval.
-        n: number of observed values; for two samples, that of the smaller one.
-        rounds: number of bootstrap samples.
+        n: number of observed values; for two samples, the smaller number.
     """
     rng = Random(seed)
     statistics = sorted(resample(rng) for _ in range(rounds))

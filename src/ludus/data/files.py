@@ -84,7 +84,7 @@ def _draft_of(path: Path) -> Path:
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a draft to write to, and rename it to `path` at the end of the block.
 
-    Where the block raises, the draft is removed and `path` stays as it was. An `OSError` is raised
+    If the block raises, the draft is removed and `path` stays as it was. An `OSError` is raised
     as `RunError`.
     """
     draft = _draft_of(path)
@@ -137,7 +137,7 @@ def fsync_path(path: Path) -> None:
 def atomic_dir(out: Path, prefix: str, *, marker: str, owned: Collection[str]) -> Iterator[Path]:
     """Yield a hidden folder in `out`, and move the files in it to `out` at the end of the block.
 
-    `out` is locked by the caller, so that all drafts in it are those of killed processes; they are
+    `out` is locked by the caller, so that all drafts in it were left by killed processes; they are
     removed. `owned` are the names that may be replaced or removed in `out`. The file `marker` marks
     the folder as complete: it is removed first and moved last.
     """

@@ -164,7 +164,7 @@ COLUMNS = (
     Column(
         "error", _struct_schema(kind=TEXT, where=TEXT, message=TEXT), "What broke it, if anything."
     ),
-    # Not a struct: where all times are whole seconds, `datasets` would write them another way.
+    # Not a struct: if all times are whole seconds, `datasets` would write them another way.
     Column("timing", JSON, "When it was played, and the seconds in model and environment."),
     Column(
         "tokens",

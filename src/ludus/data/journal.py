@@ -72,7 +72,7 @@ class Journal:
     def append(self, line: bytes) -> None:
         """Append one line, which ends with a newline.
 
-        Where it raises, nothing of the line is in the file.
+        If it raises, nothing of the line is in the file.
         """
         if self._failure:
             raise RunError(self._failure)

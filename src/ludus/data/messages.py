@@ -180,7 +180,7 @@ def prompt_text(messages: str | Sequence[JsonObject], *, image_text: str | None 
 
 
 def without_call_ids(messages: Sequence[JsonObject]) -> list[JsonObject]:
-    """Messages in JSON without the ids of calls, so that those of the same content are equal."""
+    """Messages in JSON without the ids of calls, so that equal content compares equal."""
     return [
         {
             **{name: value for name, value in message.items() if name != "tool_call_id"},

@@ -50,7 +50,7 @@ def append_log(out: Path, line: LogEntry) -> None:
 
 
 def truncate_log(out: Path, step: int) -> None:
-    """Remove the lines after `step`, where the run resumes from a checkpoint of that step."""
+    """Remove the lines after `step`, if the run resumes from a checkpoint of that step."""
     lines = [line for line in read_log(out) if is_before_checkpoint(line, step)]
     write_atomically(out / LOG_FILE, "".join(dump_json(line) + "\n" for line in lines))
 
@@ -193,7 +193,8 @@ def sparkline(
 ) -> str:
     """A curve as one line of block characters; several values are averaged into one block.
 
-    Scaled to the given range, or to that of the values. Empty for a single value without a range.
+    Scaled to the given range, by default from the lowest to the highest value. Empty for a single
+    value without a range.
     """
     if len(values) < (2 if low is None else 1):
         return ""

@@ -138,7 +138,7 @@ def build_buckets(
 ) -> tuple[Bucket, ...]:
     """All buckets, from easy to hard: by the sum of positions on the axes, except variants.
 
-    `environments` are those of `select_environments`. `task` are the arguments of all tasks, into
+    `environments` come from `select_environments`. `task` are the arguments of all tasks, into
     which fields of an argument that is an object are merged. Unknown arguments raise.
     """
     if not axes:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ludus.policy.load import Policy
 
 DEFAULT_MAX_TOKENS = 2048
-"""Token limit of a reply where the caller sets none."""
+"""Token limit of a reply if the caller sets none."""
 
 
 class PolicyAgent(Agent):
@@ -47,12 +47,12 @@ class PolicyAgent(Agent):
 
     Args:
         model: A folder, a Hub id or `smollm2`; or a loaded policy.
-        temperature: 0 for greedy decoding. Default: that of the generation config, otherwise 1.
+        temperature: 0 for greedy decoding. Default: from the generation config, otherwise 1.
         extra: `top_p`, `top_k` and `seed`; another seed gives other replies to the same tasks.
         device, dtype: Default: the fastest ones.
         chat_template_kwargs: Such as `enable_thinking`. Default: those saved with the model.
         max_batch: Most replies that are sampled at once. Default: depends on the engine.
-        fast: Whether to decode with `ludus.policy.triton_engine`. Default: where it is supported.
+        fast: Whether to decode with `ludus.policy.triton_engine`. Default: if it is supported.
     """
 
     provider = "hf"

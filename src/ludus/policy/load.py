@@ -78,7 +78,7 @@ def load(
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder, a Hub id (`org/name`) or `smollm2`.
 
-    An adapter without a tokenizer has that of its base model. While the Hub cannot be reached, its
+    An adapter without a tokenizer uses its base model's. While the Hub cannot be reached, its
     local cache is used. Custom code of a model is not run.
     """
     check_name(name)

@@ -74,7 +74,7 @@ class ModelRef:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether a folder has a tokenizer; an adapter may have that of its base model instead."""
+        """Whether a folder has a tokenizer; an adapter may use its base model's instead."""
         return any(Path(self.path).glob("tokenizer*"))
 
 
@@ -132,7 +132,7 @@ def model_chain(name: str) -> Iterator[ModelRef]:
 
 
 def check_name(name: str) -> None:
-    """Raise unless the name is that of a local model or could be a Hub id. Uses no network."""
+    """Raise unless the name is a local model or could be a Hub id. Uses no network."""
     if name == smollm2.NAME or find_local_model(name) is not None:
         return
     if not is_hub_id(name):

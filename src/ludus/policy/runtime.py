@@ -68,7 +68,7 @@ class PolicyRuntime:
 
     @cached_property
     def text_parser(self) -> ReplyParser:
-        """Parses replies where no tools were offered: what looks like a call is text."""
+        """Parses replies if no tools were offered: what looks like a call is text."""
         chat_format = self.policy.chat_format
         template = dict(chat_format.response_template)
         template["fields"] = {

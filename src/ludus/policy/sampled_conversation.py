@@ -97,7 +97,7 @@ class SampledConversation:
     def add_reply(self, completion: Completion, text: str | None = None) -> Message:
         """Append the sampled reply to the prompt, and parse it.
 
-        `text` is the reply's text where it is not that of all ids: up to a stop sequence.
+        `text` is the reply's text if it is shorter than the ids: it ends at a stop sequence.
         """
         inputs, prefix = self._last_input_ids, self._call_id_prefix
         self._append(completion.ids, completion.logprobs, 1)

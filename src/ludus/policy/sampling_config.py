@@ -1,4 +1,4 @@
-"""How a local model is sampled: the user's options over those of its generation config."""
+"""How a local model is sampled: the user's options, then its generation config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EXTRA_TYPES = {"top_p": float, "top_k": int, "seed": int}
 """The fields of `extra` and their types."""
 _OWN_ARGUMENTS = ("temperature", "max_tokens", "chat_template_kwargs")
-"""Request fields of other providers that have an argument of their own."""
+"""Request fields of other providers that have a separate argument."""
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
 
 
@@ -93,5 +93,5 @@ def _parse_generation_config(config: JsonObject) -> SamplingParams:
 
 
 def _apply_sampling_options(sampling: SamplingParams, options: JsonObject) -> SamplingParams:
-    """Return the parameters with these options in place of their own."""
+    """Return the parameters with these options replaced."""
     return replace(sampling, **{name: value for name, value in options.items() if name != "seed"})

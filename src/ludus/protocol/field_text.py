@@ -55,8 +55,8 @@ def image_from_text(name: str, text: str) -> Image | None:
 def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
     """The image in nested lists of bytes of shape (height, width, channels), or None.
 
-    `shape` is that of a flat list. An array of two dimensions is an image only if the name of the
-    field says so; otherwise it is a board.
+    `shape` is of a flat list. A two-dimensional array is an image only if the field's name says so;
+    otherwise it is a board.
     """
     sizes = dimensions(array)
     if len(sizes) == 1 and isinstance(shape, list):
@@ -164,7 +164,7 @@ def is_chat_field(value: Any) -> bool:
 
 
 def _format_field_message(message: Mapping[str, Any]) -> str:
-    """Format a message in a field with its sender; those of the game itself have a negative id."""
+    """Format a message in a field with its sender; the game itself has a negative id."""
     content = message["content"].strip()
     sender = message.get("sender_id")
     if isinstance(sender, int) and sender >= 0:

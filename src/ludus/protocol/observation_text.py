@@ -29,7 +29,7 @@ LEADING_FIELDS = ("goal", "instruction", "error")
 _INTERNAL_FIELD = re.compile(r"(^(info|done|reward|rubric_reward|episode_id)|metadata)\Z")
 """Fields for the infrastructure, which are not shown."""
 _ANSWER_FIELD = re.compile(r"(^|_)(answers?|solution|ground_truth|secret(_\w+)?)$")
-"""Fields that may hold the answer: not shown where a main text may be the question."""
+"""Fields that may hold the answer: not shown if a main text may be the question."""
 _GAME_ID = re.compile(r"\w+-v\d+(-\w+)*")
 """What TextArena sends as `prompt` after the rules: `Sudoku-v0`."""
 _REPEATED_FIELDS = {
@@ -80,7 +80,7 @@ class ObservationView:
 
 
 def render_observation(observation: Mapping[str, Any], *, shown_before: str = "") -> Content:
-    """Render an observation: text, or content blocks where there are images.
+    """Render an observation: text, or content blocks if there are images.
 
     `shown_before` is the part of the conversation that earlier observations have shown.
     """

@@ -32,7 +32,7 @@ class Observation(BaseModel):
 
     done: bool = False
     reward: bool | int | float | None = None
-    """The reward of the last action; None where it is unscored."""
+    """The reward of the last action; None if it is unscored."""
     metadata: JsonObject = Field(default_factory=dict)
 
 
@@ -50,7 +50,7 @@ class TextObservation(Observation):
 
     text: str = ""
     content: list[Block] = Field(default_factory=list)
-    """Set where there are images; `text` then holds the text of the blocks."""
+    """Set if there are images; `text` then holds the text of the blocks."""
 
     @classmethod
     def from_content(cls, content: Content) -> TextObservation:

@@ -89,7 +89,7 @@ def _open_context(out: Path) -> AbstractContextManager[Path]:
         dockerfile = out / DOCKERFILE
         if not (dockerfile.is_file() and dockerfile.read_text().startswith(_FIRST_LINE)):
             raise ConfigError(
-                f"{out} has other files than those of `ludus build`. "
+                f"{out} has files that `ludus build` did not write. "
                 "Choose another folder with `out`."
             )
         secrets = [path.name for path in out.iterdir() if path.is_file() and looks_secret(path)]
@@ -154,7 +154,7 @@ def manifest(
 ) -> str:
     """OpenEnv's manifest. Every text is JSON, which is valid YAML.
 
-    Its block `validation`, which `openenv validate` reads, is that of `openenv init` with the range
+    Its block `validation`, which `openenv validate` reads, is as in `openenv init`, with the range
     of rewards that `max_reward` of the environment allows.
     """
     rewards = (0.0, float(max_reward)) if max_reward is not None and max_reward > 0 else ANY_REWARD

@@ -133,7 +133,7 @@ def push_folder(
 
     Files that the folder does not have are skipped. `delete_if` selects files on the Hub to delete
     if they are not among `files`, such as shards of an older model, which would be loaded together
-    with the new ones. `card` is the README.md, empty for none; by default that of a run, which
+    with the new ones. `card` is the README.md, empty for none; by default the card of a run, which
     names `command` to reproduce it. An error message suggests `retry_command`.
     """
     try:
@@ -277,7 +277,7 @@ def _describe_hub_error(error: BaseException) -> str:
         if status == 403:
             return f"the token may not write there (HTTP 403){details}"
         return f"the Hub answered HTTP {status}{details}"
-    # By name: the HTTP client of huggingface_hub is not a dependency of its own.
+    # By name: the HTTP client of huggingface_hub is not a direct dependency.
     class_names = {cls.__name__ for cls in type(error).__mro__}
     if "TimeoutException" in class_names:
         return "the Hub did not answer in time"

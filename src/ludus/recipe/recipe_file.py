@@ -28,7 +28,7 @@ from ludus.errors import ConfigError, did_you_mean, similar_path_hint
 
 DEFAULTS = "defaults"
 EARLIER_DIR = "earlier"
-"""Folder, beside those of the stages, of results that were replaced."""
+"""Folder, beside the stages' folders, of results that were replaced."""
 _MAX_CHARS = 1_000_000
 _TOP_LEVEL = ("description", "output_dir", "next")
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")

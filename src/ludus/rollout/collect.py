@@ -265,7 +265,7 @@ class Collector(EpisodeRun):
             await super().run(journal)
 
     async def open(self) -> None:
-        """Start the given number of workers, if there is one, or those of the cluster."""
+        """Start the given number of workers, if there is one, or the workers of the cluster."""
         count = self.config.workers
         if self._num_cores is not None:
             await self._start_workers(RayWorkers, count or self._num_cores)

@@ -175,7 +175,7 @@ class RolloutConfig(EpisodeConfig):
         )
 
     def parse_environment(self, env: str | Mixture) -> Mixture:
-        """Parse a spec, a URL or a mixture; raises where `tasks` is given for several of them."""
+        """Parse a spec, a URL or a mixture; raises if `tasks` is given for several of them."""
         mixture = parse_mixture(env) if isinstance(env, str) else env
         axes = parse_axes(self.sweep, option="sweep")
         mixture = select_environments(mixture, axes, option="sweep")
@@ -191,7 +191,7 @@ class RolloutConfig(EpisodeConfig):
     def identity(self, mixture: Mixture, agent: Agent) -> JsonObject:
         """The settings that decide what the episodes are, as `run.json` stores them.
 
-        A run is only continued where they are the same. The keys are a stored format.
+        A run is only continued if they are the same. The keys are a stored format.
         """
         settings: JsonObject = {"environment": str(mixture), "task": self.task}
         if self.tasks:

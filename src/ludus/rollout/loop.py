@@ -213,7 +213,7 @@ class RewardSum:
     done: bool = False
     malformed_calls: int = 0
     progress: list[float] = field(default_factory=list)
-    """After the reset and after each turn; empty where the environment gives none."""
+    """After the reset and after each turn; empty if the environment gives none."""
     _turn_starts: list[int] = field(default_factory=list)
     """For each turn, how many step rewards there were before it."""
 
@@ -237,7 +237,7 @@ class RewardSum:
 
     @property
     def total(self) -> float | None:
-        """The return; None (unscored) where the episode ended and no result had a reward."""
+        """The return; None (unscored) if the episode ended and no result had a reward."""
         if not self.step_rewards:
             return None if self.done else 0.0
         # Shares of 1 such as 0.5 / 37 add up to 1, not to 0.9999999999999999, which is no success.
@@ -247,7 +247,7 @@ class RewardSum:
 
     @property
     def turn_rewards(self) -> tuple[float, ...]:
-        """The reward of each turn; empty where the episode is unscored."""
+        """The reward of each turn; empty if the episode is unscored."""
         if self.total is None:
             return ()
         bounds = pairwise([*self._turn_starts, len(self.step_rewards)])

@@ -125,7 +125,7 @@ def build_plan(
     endpoints: Mapping[str, EnvironmentEndpoint],
     buckets: Sequence[Bucket],
 ) -> Plan:
-    """The plan of a config's episodes; `buckets` are those of its `sweep`."""
+    """The plan of a config's episodes; `buckets` come from its `sweep`."""
     return Plan(
         run_id=run_id,
         mixture=mixture,

@@ -54,7 +54,7 @@ class ProcessWorker(Worker):
         return reply
 
     async def read_object(self) -> Any:
-        """The next pickled object; raises `EOFError` where the process has ended."""
+        """The next pickled object; raises `EOFError` if the process has ended."""
         assert self.process.stdout is not None
         header = await self.process.stdout.readexactly(LENGTH_BYTES)
         length = int.from_bytes(header, "little")

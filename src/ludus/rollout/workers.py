@@ -126,7 +126,7 @@ class Worker(ABC):
 
     @abstractmethod
     async def read_reply(self) -> BlockReply:
-        """The next reply; raises `EOFError` or `OSError` where the worker has ended."""
+        """The next reply; raises `EOFError` or `OSError` if the worker has ended."""
 
     @abstractmethod
     async def exit_status(self) -> str:
@@ -148,7 +148,7 @@ class WorkerSource(ABC):
     """Starts workers."""
 
     advice: ClassVar[str]
-    """What a user can do where workers fail."""
+    """What a user can do if workers fail."""
     block_s: float = 0.02
     """Seconds of work that are sent to a worker at once: less would cost more than it takes."""
     max_block_size: int = 64
@@ -164,7 +164,7 @@ class EpisodeWorkers:
     """Workers that play attempts at episodes.
 
     Items are sent in blocks. A worker that ends is replaced, and the items of its block are sent
-    again, each alone: so the one that ends a worker is found, and has a fault. Where the machine
+    again, each alone: so the one that ends a worker is found, and has a fault. If the machine
     was lost, no item is suspected.
     """
 
@@ -213,7 +213,7 @@ class EpisodeWorkers:
             self._track_start(task)
 
     async def run(self, item: WorkItem) -> Episode:
-        """Let a worker work on an item. Raises `WorkerDied` where workers ended on it."""
+        """Let a worker work on an item. Raises `WorkerDied` if workers ended on it."""
         if self._failure is not None:
             raise WorkersFailed(self._failure)
         loop = asyncio.get_running_loop()
@@ -277,7 +277,7 @@ class EpisodeWorkers:
             self._track_start(asyncio.create_task(self._replace(worker)))
 
     def _track_start(self, task: asyncio.Task[None]) -> None:
-        """Keep a start in the background; where it fails, the other workers go on."""
+        """Keep a start in the background; if it fails, the other workers go on."""
 
         def on_started(task: asyncio.Task[None]) -> None:
             self._starts.discard(task)

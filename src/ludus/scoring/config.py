@@ -23,7 +23,7 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, kw_only=True)
 class RescoreConfig:
-    """Which rewards stored episodes get instead of their own, and how fast."""
+    """How stored episodes are scored anew, and how fast."""
 
     rewards: Annotated[
         Sequence[str | Callable[..., object]],

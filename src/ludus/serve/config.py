@@ -181,7 +181,7 @@ def check_listen_config(config: ListenConfig) -> None:
     if not (is_loopback(config.host) or config.token or config.allow_no_token):
         raise ServeError(
             f"A server on {config.host} needs a token, because others can reach it. Set "
-            "LUDUS_TOKEN or `token`, or use 127.0.0.1 as `host`. Where everybody may "
+            "LUDUS_TOKEN or `token`, or use 127.0.0.1 as `host`. If everybody may "
             "use it, set `allow_no_token`."
         )
     for origin in config.allow_origins:

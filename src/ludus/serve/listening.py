@@ -92,7 +92,7 @@ class DrainingServer(InterruptibleServer):
 
 
 def build_uvicorn_config(app: ASGIApp, **options: Any) -> uvicorn.Config:
-    """The settings that all public servers share, with some of their own."""
+    """The settings that all public servers share, and these options."""
     return uvicorn.Config(
         app,
         # X-Forwarded-For can be forged.

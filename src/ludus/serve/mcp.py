@@ -194,7 +194,7 @@ class McpEndpoint:
         """Start an episode, with the task arguments under `_meta.task`."""
         version = request.params.get("protocolVersion")
         if session is None:
-            raise RpcError(RpcCode.INVALID_REQUEST, "initialize needs a connection of its own.")
+            raise RpcError(RpcCode.INVALID_REQUEST, "initialize needs a separate connection.")
         session.speaks_mcp = True
         meta = request.params.get("_meta")
         task = meta.get("task") if isinstance(meta, Mapping) else None

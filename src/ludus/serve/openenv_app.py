@@ -58,7 +58,7 @@ def create_app(
             learn the class; not an instance.
         env_name: the name of the environment for clients.
         max_concurrent_envs: maximum number of concurrent sessions. By default one, or as many as
-            `ludus serve` allows where the class supports concurrent sessions.
+            `ludus serve` allows if the class supports concurrent sessions.
         concurrency_config: OpenEnv's own config, instead of `max_concurrent_envs`.
         gradio_builder: ignored, like the four arguments after it: there is the play page.
         mode: `production` leaves out the routes /reset, /step and /state; by default OPENENV_MODE.

@@ -1,7 +1,7 @@
 """The pages of a server: the play page at `/`, the API reference at `/docs`, and their assets.
 
 They are the same for every environment and need no token: a page asks for it, and reads the rest
-from `/interface` and over a WebSocket session of its own.
+from `/interface` and over a separate WebSocket session.
 """
 
 from __future__ import annotations

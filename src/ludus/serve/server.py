@@ -155,7 +155,7 @@ def _run_worker(
     metrics: MutableSequence[float],
     ready: Semaphore,
 ) -> None:
-    """Run a worker process: it listens on the shared port and on a Unix socket of its own."""
+    """Run a worker process: it listens on the shared port and on its own Unix socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_file_limit()
     print_faults()

@@ -1,6 +1,6 @@
 """Forwards requests to the worker that has their session.
 
-All workers share one port, and each also listens on a Unix socket of its own. The id of a session
+All workers share one port, and each also listens on its own Unix socket. The id of a session
 begins with the number of its worker.
 """
 
@@ -36,7 +36,7 @@ class WorkerProxy:
         self._socket_paths = socket_paths
 
     def find_owner(self, session_id: str | None) -> Path | None:
-        """The socket of the worker that has a session; None where it is this one."""
+        """The socket of the worker that has a session; None if it is this one."""
         prefix = (session_id or "").partition("-")[0]
         owner = int(prefix) if prefix.isdecimal() else self._worker
         if owner == self._worker or owner >= len(self._socket_paths):

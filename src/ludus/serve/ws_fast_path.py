@@ -79,7 +79,7 @@ class UpgradingProtocol(HttpToolsProtocol):
             "state": self.app_state,
         }
         if (refusal := self._access.check(scope)) is not None:
-            # Not through ASGI, where uvicorn logs an error for every refused upgrade.
+            # Not through ASGI: uvicorn logs an error for every refused upgrade.
             self.transport.write(refusal.to_bytes())
             self.transport.close()
             return

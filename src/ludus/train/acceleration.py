@@ -64,7 +64,7 @@ def accelerate(
     one_shape = compiles and supports_cuda_graphs(trainer, distributed)
     if one_shape and _use_cuda_graph(trainer, say):
         return
-    # TRL's collator concatenates rows too, but then each batch has a length of its own.
+    # TRL's collator concatenates rows too, but then each batch has a different length.
     trainer.data_collator.padding_free = trainer.padding_free = True
     if compiles:
         compile_layers(trainer.model, dynamic=True)
@@ -289,7 +289,7 @@ def replace_forward_by_graph(
 
     def compute(*inputs: Tensor) -> Tensor:
         named = dict(zip(_GRAPH_INPUTS, inputs, strict=True))
-        # Without the cache of autocast: a replay must cast the weights of its own step.
+        # Without the cache of autocast: a replay must cast the weights of its step.
         with torch.autocast("cuda", dtype, cache_enabled=False):
             outputs = forward(**named, max_length_q=longest_row, use_cache=False)
         hidden: Tensor = outputs.last_hidden_state
@@ -310,7 +310,7 @@ def replace_forward_by_graph(
         end_failed_capture(pool)
         raise
     finally:
-        # The warm-up ran in a stream of its own, whose memory no other stream can reuse.
+        # The warm-up ran in a separate stream, whose memory no other stream can reuse.
         torch.cuda.empty_cache()
     graphed = base_model.forward
 

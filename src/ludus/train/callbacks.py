@@ -27,7 +27,6 @@ class RunCallback:
     """Handles the trainer's events; see `add_callback`.
 
     Args:
-        out: The output folder.
         checkpoint_every: Seconds between two checkpoints.
         resume_state: The counters of the checkpoint that the run resumes from.
         write_record: Called by the main process when the trainer has accepted its config.

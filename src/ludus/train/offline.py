@@ -62,7 +62,6 @@ def sft(
         model: A folder, a name on the Hub, or the name of a model that Ludus knows.
         out: The output folder. If it holds a run with the same config that was stopped or killed,
             that is resumed from its latest checkpoint; a finished one is left alone.
-        config: The hyperparameters.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.

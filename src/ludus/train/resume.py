@@ -60,7 +60,7 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     if context.distributed.is_main:
         step, damages = checkpoints.find_intact_step(out)
     for damage in damages:
-        used = "no other is intact" if step is None else f"going back to that of step {step:,}"
+        used = "no other is intact" if step is None else f"going back to step {step:,}"
         progress.say(f"{damage}; {used}")
     (agreed,) = context.distributed.all_reduce_max([-1 if step is None else step])
     checkpoint = checkpoints.checkpoint_folder(out, agreed) if agreed >= 0 else None

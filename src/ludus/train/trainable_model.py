@@ -2,8 +2,8 @@
 
 Models are published and computed in bfloat16, where a weight near 0.1 is a multiple of 0.0005. An
 update of 0.00001 to such a weight is rounded away in every forward pass and in the saved model, as
-long as the sum of updates is below half of that spacing: gradients are those of a model that does
-not move, until many weights jump at once.
+long as the sum of updates is below half of that spacing: the gradients see no change until many
+weights jump at once.
 
 The weights are therefore dithered: each one starts at a random place among the float32 numbers that
 round to its published value. Rounded, the model is the published one, bit for bit. An update of a

@@ -111,7 +111,7 @@ RowFile = JsonlRows | ParquetRows
 def read_left_out(
     entry: StageOutput, keys: dict[Path, str], reason: str, offset: int, limit: int
 ) -> JsonObject:
-    """Excluded episodes, if `ludus curate --explain` listed them; `keys` are those of runs."""
+    """Excluded episodes, if `ludus curate --explain` listed them; `keys` identify runs."""
     file = entry.path / LEFT_OUT_FILE
     if not file.is_file():
         return {"listed": False, "counts": {}, "total": 0, "rows": []}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LINT_STYLES = {"error": "bold red", "warning": "yellow"}
 _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
-"""Brackets around text that bears the loss, where there is no colour."""
+"""Brackets around text that bears the loss, if there is no colour."""
 
 
 @command

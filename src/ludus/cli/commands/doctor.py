@@ -150,7 +150,7 @@ def _installed(name: str) -> str | None:
 
 
 def check_torch(python: str = sys.executable) -> Iterator[Finding]:
-    """Import PyTorch in a process of its own, because a broken one may end the interpreter."""
+    """Import PyTorch in a separate process, because a broken one may end the interpreter."""
     if find_spec("torch") is None:
         yield Finding("GPU", "missing", "PyTorch is not installed")
         return

@@ -161,7 +161,7 @@ def _run_command(stage: Stage, outputs: Mapping[str, Path | None]) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     finally:
-        # The next stage has as much memory as in a process of its own. Models are held by reference
+        # The next stage has as much memory as in a new process. Models are held by reference
         # cycles, and glibc keeps what is freed below its mmap threshold: after SFT of 135 million
         # parameters 2.7 GB stay resident, of which `malloc_trim` returns 1.7.
         from ludus.policy.device import release_gpu_memory

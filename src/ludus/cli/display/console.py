@@ -35,7 +35,7 @@ def print_error(message: str) -> None:
 
 
 def print_if_read(*lines: str) -> None:
-    """Print lines and continue where nobody reads stdout any more; other prints end the program.
+    """Print lines and continue if nobody reads stdout any more; other prints end the program.
 
     For commands that have more to do than to print, such as a server whose output goes to `head`.
     """

@@ -59,7 +59,7 @@ def print_stored_evaluation(folder: Path) -> None:
 def _fit_table(tables: Sequence[ResultTable]) -> Table:
     """Render the first table that fits, each with intervals beside or below values; else the last.
 
-    Labels are folded where not even that one fits.
+    Labels are folded if not even that one fits.
     """
     from rich.table import Table
     from rich.text import Text

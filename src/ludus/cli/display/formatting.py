@@ -54,7 +54,7 @@ def format_counts(counts: Mapping[str, int]) -> str:
 
 
 def format_change(first: float | None, last: float | None) -> str | None:
-    """2.1, 0.35 -> 2.1 -> 0.35; None where either is missing."""
+    """2.1, 0.35 -> 2.1 -> 0.35; None if either is missing."""
     return None if first is None or last is None else f"{first:.4g} -> {last:.4g}"
 
 

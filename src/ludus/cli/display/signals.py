@@ -20,13 +20,13 @@ _STOP_REASONS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 def handle_signals(
     request_stop: RequestStop = lambda reason, count: False,
 ) -> Iterator[Callable[[], None]]:
-    """Pass signals to `request_stop`, or raise KeyboardInterrupt or SystemExit where it declines.
+    """Pass signals to `request_stop`, or raise KeyboardInterrupt or SystemExit if it declines.
 
     `request_stop` runs between any two instructions of the main thread: it must neither print nor
     take a lock, which the interrupted code may hold.
 
     Yields a function that raises the exception of a signal once more. C extensions (DuckDB,
-    pyarrow) turn an exception that a signal handler raised into an error of their own, or swallow
+    pyarrow) turn an exception that a signal handler raised into their own error, or swallow
     it. So long loops call that function, and an error that leaves the block after a signal is
     replaced by the signal's exception.
     """
@@ -64,6 +64,6 @@ def handle_signals(
 
 
 def exit_if_signalled(stop_reason: str | None) -> None:
-    """Exit with the code of the signal that stopped a run; return where none did."""
+    """Exit with the code of the signal that stopped a run; return if none did."""
     if stop_reason in EXIT_CODES:
         raise SystemExit(EXIT_CODES[stop_reason])

@@ -105,7 +105,7 @@ class LiveStatus(Status):
             get_renderable=lambda: self._view.render(),
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,
-            # Where stdout is a file, results go there and not to the terminal.
+            # If stdout is a file, results go there and not to the terminal.
             redirect_stdout=sys.stdout.isatty(),
         )
         self._live.start(refresh=True)
@@ -238,7 +238,7 @@ def bar_line(
     total: int | None = None,
     done: int = 0,
 ) -> RenderableType:
-    """Render a title, a bar and texts in one line; without the bar where the line is too narrow."""
+    """Render a title, a bar and texts in one line; without the bar if the line is too narrow."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -268,7 +268,7 @@ def progress_counts(progress: PhaseProgress) -> list[str]:
 
 
 def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
-    """Sampled tokens and tokens per second; empty where tokens are not counted."""
+    """Sampled tokens and tokens per second; empty if tokens are not counted."""
     if tokens is None:
         return []
     sampled = f"{format_count(tokens)} tokens"
@@ -278,5 +278,5 @@ def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
 
 
 def time_left(seconds: float | None) -> list[str]:
-    """The estimate `~3 min left`; empty where there is none."""
+    """The estimate `~3 min left`; empty if there is none."""
     return [] if seconds is None else [f"{format_estimate(seconds)} left"]

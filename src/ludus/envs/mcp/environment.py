@@ -42,7 +42,7 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
     """Solve tasks with the tools of an MCP server, which a command starts: mcp:COMMAND#TASKS.
 
     Tools:
-        Those of the server, unchanged.
+        The server's tools, unchanged.
         submit(answer): ends the episode; `submit_answer` if the server has a `submit`.
     Observation:
         The prompt of the task and the server's instructions; then the results of the calls, text

@@ -8,7 +8,7 @@ A tokenizer turns `<|im_end|>` into the token that ends a turn wherever it reads
 result of a tool. In a rendered text both look the same. So they are marked in the messages before
 these are rendered: `MARK` replaces the first character, which keeps all offsets. The text is then
 encoded by a copy of the tokenizer whose control tokens have the mark in their names, after the
-marks were swapped: those of the template get one, those of the messages lose theirs and are text.
+marks were swapped: the template's control tokens get one, text in messages loses its own.
 Conversations without such text, nearly all, are rendered and encoded as they are.
 """
 
@@ -41,10 +41,10 @@ CACHE_SIZE = 2048
 MAX_CACHED_CHARS = 8192
 """Longer pieces hardly ever repeat and are not cached."""
 MARK = "\x7f"
-"""A control character that JSON does not escape. Where a message has it, it is replaced."""
+"""A control character that JSON does not escape. If a message has it, it is replaced."""
 _REPLACED_MARK = "\N{REPLACEMENT CHARACTER}"
 _AUTHORED_ROLES = ("system", "developer", "assistant")
-"""Their content may have control tokens, such as those of calls, except those of turns."""
+"""Their content may have control tokens, such as the tokens around calls, but not around turns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ def _build_frame(
 def _matching_calls(
     messages: Sequence[JsonObject], reply: JsonObject, tools: Tools
 ) -> list[JsonObject]:
-    """Build the calls that precede the tool results: those of the reply, or one per result."""
+    """Build the calls that precede the tool results: the reply's calls, or one per result."""
     results = [message for message in messages if message["role"] == "tool"]
     default = next((tool.get("function", tool)["name"] for tool in tools or ()), "a")
     named = [(each.get("tool_call_id", ""), each.get("name") or default) for each in results]

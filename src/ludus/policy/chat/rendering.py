@@ -1,9 +1,9 @@
 """Render conversations with a chat template: token ids and the loss mask.
 
-The loss is on the assistant's tokens, where the template marks them (`{% generation %}`), except of
-messages with a `weight` of 0, as in OpenAI's format of fine-tuning data. Control tokens are those
-of the template: what looks like one in a message is tokenized as text. Otherwise, ids and mask
-equal those of TRL's SFTTrainer with `assistant_only_loss`, but are computed many times faster: all
+The loss is on the assistant's tokens, if the template marks them (`{% generation %}`), except of
+messages with a `weight` of 0, as in OpenAI's format of fine-tuning data. Only the template
+has control tokens: what looks like one in a message is tokenized as text. Otherwise, ids and mask
+are as in TRL's SFTTrainer with `assistant_only_loss`, but are computed many times faster: all
 texts are tokenized in one call, and repeated pieces only once.
 """
 
@@ -145,7 +145,7 @@ def render_many(
         encoding, prompt = next(encodings), next(encodings)
         ids, ends, mask = encoding.ids, encoding.ends, [0] * len(encoding.ids)
         for start, end in spans:
-            # As in transformers: from the token of the first character to that of the last one.
+            # As in transformers: from the first character's token to the last character's.
             first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
             if first == len(mask):
                 break

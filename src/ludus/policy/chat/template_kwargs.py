@@ -55,7 +55,7 @@ def split_default_kwargs(template: str) -> tuple[JsonObject, str]:
 def saved_template_kwargs(name: str) -> JsonObject:
     """Return the arguments that a local model was saved with; none for a Hub model."""
     refs = (ref for ref in model_chain(name) if ref.kind is not ModelKind.HUB)
-    # An adapter without a tokenizer has that of its base model.
+    # An adapter without a tokenizer uses its base model's.
     ref = next((ref for ref in refs if ref.kind is ModelKind.FOLDER or ref.has_tokenizer), None)
     try:
         template = "" if ref is None else (Path(ref.path) / TEMPLATE_FILE).read_text("utf-8")

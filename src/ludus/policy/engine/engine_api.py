@@ -120,7 +120,7 @@ DeliverCompletion = Callable[[int, Completion], None]
 IsWanted = Callable[[int], bool]
 """Whether the request with this index still has a waiting caller."""
 PollRequests = Callable[[int], Sequence[Request]]
-"""Returns new requests, at most as many as given. Their indices continue those of earlier ones."""
+"""Returns new requests, at most as many as given. Their indices continue the earlier ones."""
 
 
 def no_more_requests(room: int) -> Sequence[Request]:
@@ -139,7 +139,7 @@ class Engine(Protocol):
         is_wanted: IsWanted,
         poll_requests: PollRequests,
     ) -> None:
-        """Complete these requests and, with continuous batching, those of `poll_requests`."""
+        """Complete these requests and, with continuous batching, new ones of `poll_requests`."""
 
     def refresh(self) -> None:
         """Take over the model's changed weights, and drop caches made with the old ones."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Positions: TypeAlias = "Tensor | list[list[int]]"
 
 MIN_SHARED_PREFIX_TOKENS = 8
-"""Shorter common prefixes are not worth a forward pass of their own."""
+"""Shorter common prefixes are not worth a separate forward pass."""
 
 
 def max_context_length(model: PreTrainedModel) -> int | None:
@@ -64,7 +64,7 @@ class HFDecoder:
         self.pad_id = pad_id
         self.stats = DecodeStats()
         self.max_context = max_context_length(model)
-        # The forward pass of a PEFT model takes **kwargs; that of its base model names them.
+        # `forward` of a PEFT model takes **kwargs; `forward` of its base model names them.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._forward_parameters = inspect.signature(base.forward).parameters
         self.takes_positions = "position_ids" in self._forward_parameters
@@ -140,7 +140,7 @@ class DecodeBatch:
         self._device = decoder.model.device
         self._cache = decoder.build_cache()
         self._prefix: SharedPrefix | None = None
-        """Of all rows, where it is not in their cache."""
+        """Of all rows, if it is not in their cache."""
         self._attention_mask: Tensor = None
         self._sampler: TokenSampler | None = None
         self.rows = rows
@@ -179,7 +179,7 @@ class DecodeBatch:
         )
 
     def step(self) -> Tensor:
-        """Return the logits after each row's newest token; those of ended rows are meaningless."""
+        """Return the logits after each row's newest token; for ended rows they are meaningless."""
         import torch
 
         mask = self._attention_mask

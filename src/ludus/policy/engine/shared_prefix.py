@@ -64,7 +64,7 @@ _attended_layers: ContextVar[list[PrefixLayer]] = ContextVar("_attended_layers")
 def supports_shared_prefix(model: PreTrainedModel) -> bool:
     """Whether the model's attention is a function that can be replaced, on a CPU.
 
-    On a GPU the time of a step is that of starting its kernels, and there would be more of them.
+    On a GPU a step takes as long as launching its kernels, and there would be more of them.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     config = model.config.get_text_config(decoder=True)

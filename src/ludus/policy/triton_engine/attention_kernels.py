@@ -8,7 +8,7 @@ results.
 
 Shapes: qkv [rows, H + 2 * H_KV, D], keys and values [slots, H_KV, slot_length, D], cos and sin
 [slot_length, D], slots and positions [rows], out [rows, H, D], partial_acc [rows, H, SPLITS, D],
-partial_ml [rows, H, SPLITS, 2]. Import this only where there is a GPU.
+partial_ml [rows, H, SPLITS, 2]. Import this only if there is a GPU.
 """
 
 from __future__ import annotations

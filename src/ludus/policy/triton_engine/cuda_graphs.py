@@ -124,7 +124,7 @@ def end_failed_capture(pool: tuple[int, int] | None) -> None:
     """
     import torch
 
-    # Raises where the capture had ended properly.
+    # Raises if the capture had ended properly.
     with suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 

@@ -8,7 +8,7 @@ Both kernels write out the loop over K: with a shared function that loads the bl
 spills registers of `swiglu_kernel`, which then takes 3 % longer with small tiles (H200).
 
 Shapes: x [M, K], weight [N, K] (row-major, as in `nn.Linear`), bias [N], out [M, N]. Import this
-only where there is a GPU.
+only if there is a GPU.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def swiglu_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ) -> None:
-    """out = silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight [2 * N, K] is gate over up.
+    """out = silu(norm(x) @ gate.T) * (norm(x) @ up.T), with weight [2 * N, K] = gate over up.
 
     Grid: (M / BLOCK_M, N / BLOCK_N).
     """

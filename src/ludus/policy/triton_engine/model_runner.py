@@ -40,7 +40,7 @@ from ludus.policy.triton_engine.llama_forward import LlamaForward
 from ludus.policy.triton_engine.prefix_cache import Lease, PrefixCache
 
 BATCH_SIZES = (1, 8, 32, 64, 128, 256, 512, 1024)
-"""Rows of a decoding step; a batch is padded to the next size. Every size needs graphs of its own,
+"""Rows of a decoding step; a batch is padded to the next size. Every size needs its own graphs,
 and capturing them takes longer than running a few padding rows."""
 MAX_QUEUED_PREFILLS = 8
 """Prefill passes that are launched without waiting for the first of them."""

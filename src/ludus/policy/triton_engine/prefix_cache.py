@@ -20,7 +20,7 @@ Value = TypeVar("Value", bound=np.generic)
 
 MIN_SHARED_TOKENS_TO_WAIT = 2048
 """A prompt waits for another of the same round only if they share this much: waiting costs a
-prefill pass of its own."""
+separate prefill pass."""
 MAX_TURN_TOKENS = 256
 """A continuation is looked for only among slots that lack at most this many tokens."""
 
@@ -45,7 +45,7 @@ class PrefixCache:
         self._ids: list[tuple[int, ...]] = []
         self._slots_by_length: defaultdict[int, set[int]] = defaultdict(set)
         self._outdated_rows: set[int] = set()
-        """Slots whose row of the table is not that of `_ids`."""
+        """Slots whose row of the table differs from `_ids`."""
         self._token_table: NDArray[np.int32] = np.full((0, 0), -1, dtype=np.int32)
         self._lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._in_use: NDArray[np.bool_] = np.zeros(0, dtype=bool)

@@ -46,7 +46,7 @@ class ReferenceOps:
         return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
 
     def norm_swiglu(self, x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-        """silu(norm(x) @ gate.T) * (norm(x) @ up.T), where weight is gate over up."""
+        """silu(norm(x) @ gate.T) * (norm(x) @ up.T), with weight = gate over up."""
         gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
         return (functional.silu(gate) * up).to(weight.dtype)
 

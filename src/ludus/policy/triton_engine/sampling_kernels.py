@@ -6,7 +6,7 @@ combines the blocks of a row (log-sum-exp), and advances the row. Noise as in `r
 
 Shapes: logits [rows, V], block_stats [rows, BLOCKS, 4], block_ids [rows, BLOCKS], temperatures and
 min_logits [capacity], state [8, capacity], stops [capacity, STOPS], out_ids and out_logprobs
-[steps, capacity]. Import this only where there is a GPU.
+[steps, capacity]. Import this only if there is a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Triton engine: answers requests in place of the model's own forward pass, where it can.
+"""The Triton engine: answers requests in place of the model's own forward pass, if it can.
 
 It decodes with its own copy of the weights, in bfloat16 on a GPU. `build_triton_engine` says
 whether a model and a machine are supported.

@@ -175,7 +175,7 @@ class VisionProcessor:
         )
 
     def check_placeholders(self, ids: Sequence[int], num_images: int) -> None:
-        """Raise if a prompt has other image tokens than those of its images."""
+        """Raise if a prompt's image tokens do not match its images."""
         number = sum(token == self.image_token_id for token in ids)
         if number != num_images:
             raise RequestRefused(

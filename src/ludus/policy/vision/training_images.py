@@ -1,4 +1,4 @@
-"""Images in training: those of rows, rendered as in a rollout, and the inputs of trainers.
+"""Images in training: the images of rows, rendered as in a rollout, and the inputs of trainers.
 
 Rows are JSON, as `ludus curate` writes them: the content of a message is a string or a list of
 parts, and an image is a part with a data URL.

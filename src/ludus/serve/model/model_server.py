@@ -1,4 +1,4 @@
-"""Serve a local model: OpenAI's routes, and those of recorded sessions."""
+"""Serve a local model: OpenAI's routes, and routes for recorded sessions."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A session is one conversation. A header names the session of a call; without it, a call that
 continues the messages of a session belongs to that session, and any other call starts one.
 
-Open sessions are files beside the journal, rewritten with each reply: where the process is killed,
+Open sessions are files beside the journal, rewritten with each reply: if the process is killed,
 the next one writes them to the journal.
 """
 
@@ -143,7 +143,7 @@ class Session:
 
 def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> SampledConversation:
     """The tokens of a conversation that begins."""
-    # Where no tools are offered, what looks like a call is text.
+    # If no tools are offered, what looks like a call is text.
     return SampledConversation(runtime, tools, source="The request", parse_calls=bool(tools))
 
 

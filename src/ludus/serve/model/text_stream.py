@@ -41,7 +41,7 @@ class TextStream:
 
     def feed(self, ids: Sequence[int], logprobs: Sequence[float]) -> str:
         """Take new tokens, up to the one that completes a stop sequence; return new text."""
-        # One by one, where a stop sequence may end in the middle.
+        # One by one if a stop sequence may end in the middle.
         step = 1 if self._stop else max(1, len(ids))
         for start in range(0, len(ids), step):
             if self.reached_stop:

@@ -88,7 +88,7 @@ class PackingCollator:
     length: int
     """Tokens of a sequence."""
     max_rows: int
-    """The largest number of rows in a sequence, including those of padding."""
+    """The largest number of rows in a sequence, including padding rows."""
     longest_row: int
     pad_token_id: int
 

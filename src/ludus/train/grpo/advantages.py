@@ -1,9 +1,8 @@
 """Credit by turn: the advantage of each reply instead of one for the whole episode. Pure functions.
 
-A turn is credited with the return from it on: its own reward and those of later turns. What came
-before it was not its doing.
+A turn is credited with the return from it on: its own reward and the rewards of later turns.
 
-Where the environment has `progress()`, that is the critic V of generalized advantage estimation,
+If the environment has `progress()`, that is the critic V of generalized advantage estimation,
 without discount:
 
     delta_t = r_t + V_(t+1) - V_t
@@ -12,7 +11,7 @@ without discount:
 At the end of an episode V is 0, whatever ended it. So the deltas of an episode add up to its reward
 minus `V_0`, which is the same for all attempts at a task: progress moves credit between turns, and
 going back and forth earns nothing (potential-based shaping). With `gae_lambda` 1, `A_t` is the
-return from turn t on minus `V_t`: progress is a baseline, and the optimum is that of the rewards.
+return from turn t on minus `V_t`: progress is a baseline, and the rewards alone set the optimum.
 With less, a turn is credited above all with the progress that soon follows it, so that there is a
 learning signal even if all attempts fail.
 
@@ -55,7 +54,7 @@ class TurnCredit:
     def compared_returns(self, episode: Episode) -> TurnValues | None:
         """The returns that must differ within a group: otherwise it has no learning signal.
 
-        As a mere baseline (`gae_lambda` 1), progress reduces noise and is no signal of its own.
+        As a mere baseline (`gae_lambda` 1), progress reduces noise and adds no signal.
         """
         return self._returns(episode, episode.progress if self.gae_lambda < 1 else ())
 

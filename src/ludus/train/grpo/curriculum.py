@@ -1,4 +1,4 @@
-"""A curriculum: each group's task is drawn from a bucket where the model succeeds sometimes.
+"""A curriculum: each group's task is drawn from a bucket in which the model sometimes succeeds.
 
 A bandit keeps two discounted counts of each bucket of tasks: attempts with their successes, and
 groups with those that had a learning signal. Buckets are drawn by Thompson sampling: both rates are
@@ -37,7 +37,7 @@ class Curriculum:
     Args:
         buckets: From easy to hard.
         groups: Groups per step.
-        seed: That of the run.
+        seed: The seed of the run.
         counts_environment: Whether the environment's own reward is trained on; else an attempt's
             success is measured by its total reward.
         state: What `state` returned, of a run that is resumed.
@@ -158,7 +158,7 @@ MAX_UNTRIED_SHARE = 0.5
 HALF_LIFE_STEPS = 20
 """Steps after which attempts count half, because the policy has changed."""
 HALF_LIFE_SWEEPS = 8
-"""Where there are many buckets: times that all could be drawn once within a half-life."""
+"""If there are many buckets: times that all could be drawn once within a half-life."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Every segment attends to itself, causally; and the episodes of a group attend to its prompt, all of
 which lies before them. The softmax over both is the mean of the parts, weighted by the sums of
 their exponentials. For the backward pass each part gets the merged output and log-sum-exp, as in
-ring attention: the gradients of the parts then add up to those of the whole.
+ring attention: the parts' gradients then add up to the gradient of the whole.
 """
 
 from __future__ import annotations

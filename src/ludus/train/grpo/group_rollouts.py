@@ -68,7 +68,7 @@ class GroupRollouts:
     """Whether any episode of the run could be played."""
 
     def play(self, trainer: GRPOTrainer) -> Sequence[Episode]:
-        """Play the episodes of the next step; returns those of this process."""
+        """Play the episodes of the next step; returns this process's episodes."""
         started, config = perf_counter(), self.config
         step, agent = trainer.state.global_step + 1, self.worker.agent
         assert isinstance(agent, TrainingPolicyAgent)
@@ -139,7 +139,7 @@ class GroupRollouts:
         return [not has_equal_returns(group) for group in groups]
 
     def _returns(self, episode: Episode) -> TurnValues | None:
-        """The return from each turn on, or only that of the whole episode; None if unscored."""
+        """The return from each turn on, or only the whole episode's return; None if unscored."""
         if self.config.credit == "turn":
             return self._credit.returns(episode)
         return None if episode.reward is None else (episode.reward,)

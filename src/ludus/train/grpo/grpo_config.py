@@ -67,8 +67,8 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     """Weigh each token by its probability in the trainer over that in the decoder, clipped: both
     round differently. TRL does it for vLLM only."""
     credit: Annotated[CreditMode, Option("Optimization", advanced=True)] = "episode"
-    """The advantage of a reply: that of its episode, or its own, from the rewards and the progress
-    that follow it."""
+    """Advantage per episode, or per reply (`turn`), from the rewards and the progress that follow
+    it."""
     gae_lambda: Annotated[float, Option("Optimization", hidden=True)] = 0.9
     """Lambda of generalized advantage estimation, with `credit="turn"`: 0 credits progress only to
     the turn that made it; with 1 it is only a baseline. Without effect without progress."""
@@ -86,7 +86,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         Option("Tasks", advanced=True, name="reward_func", metavar="MODULE:FUNCTION[=WEIGHT]"),
     ] = ()
     """Reward function or rubric besides the environment's own reward, with a weight:
-    `module:function=0.5`; repeatable. `environment=0.5` sets the weight of its own."""
+    `module:function=0.5`; repeatable. `environment=0.5` weighs the environment's own reward."""
     eval_every: Annotated[
         int | None,
         Option("Output", advanced=True, default="so that a tenth of all episodes are held-out"),
@@ -108,7 +108,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     curriculum: Annotated[
         tuple[str, ...], Option("Tasks", advanced=True, metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE")
     ] = ()
-    """Argument of reset, or `variant`, that is drawn where 20 to 80 % of attempts succeed:
+    """Argument of reset, or `variant`, drawn from values at which 20 to 80 % of attempts succeed:
     max_terms=2..5, or a list size=4,9; repeatable for combinations."""
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
 
     @property
     def tasks_seed(self) -> int:
-        """The seed of the tasks: others than those of a warm start, which the model knows."""
+        """The seed of the tasks; not the seed of a warm start, whose tasks the model knows."""
         return purpose_seed("grpo", self.seed)
 
     @property

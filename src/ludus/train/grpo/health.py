@@ -101,7 +101,7 @@ class HealthMonitor:
         load_best(self.out, trainer.accelerator.unwrap_model(trainer.model))
         # Moments of gradients of the degraded model would lead the way back there.
         trainer.optimizer.state.clear()
-        # vLLM has the weights of this step, and must not take them for those of now.
+        # vLLM has the weights of this step, and must not take them for the current ones.
         trainer._last_loaded_step = -1
         trainer.rate_factor, trainer.rolled_back_at = self.rate_factor, trainer.state.global_step
         restore_scheduled_lr(trainer.lr_scheduler)

@@ -99,7 +99,7 @@ class StartKL:
         self._rows: list[EpisodeTokens] | None = None
 
     def record(self, episodes: Sequence[Episode]) -> None:
-        """Keep the episodes of the start model, those of all ranks."""
+        """Keep the episodes of the start model on all ranks."""
         rows = [EpisodeTokens.of(episode) for episode in episodes]
         self._rows = [row for row in rows if row.ids]
         with self._distributed.raise_on_all_ranks():
@@ -108,7 +108,7 @@ class StartKL:
                 write_atomically(self._path, _ROWS.dump_json(self._rows).decode())
 
     def estimate(self, trainer: GRPOTrainer) -> float | None:
-        """The divergence per sampled token; None where the start model's episodes are unknown."""
+        """The divergence per sampled token; None if the start model's episodes are unknown."""
         if self._rows is None:
             self._rows = self._read_rows()
         rank, size = self._distributed.rank, self._distributed.world_size

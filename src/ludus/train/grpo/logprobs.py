@@ -1,6 +1,6 @@
 """Log-probabilities of the tokens that the model sampled, under its current weights.
 
-Where the model allows it, episodes are packed (`packed_groups`): on GPUs with flash attention,
+If the model allows it, episodes are packed (`packed_groups`): on GPUs with flash attention,
 elsewhere with a mask. Other models, and episodes with images, are computed row by row with padding.
 """
 

@@ -3,7 +3,7 @@
     | prompt of group 1 | episode 1 | episode 2 | ... | prompt of group 2 | episode 9 | ...
 
 An episode attends to the prompt of its group and to itself, so log-probabilities and gradients are
-those of separate rows. Its segment starts with a copy of the prompt's last token, because the first
+as for separate rows. Its segment starts with a copy of the prompt's last token, because the first
 sampled token is predicted from it.
 """
 
@@ -59,7 +59,7 @@ class PackedGroups:
     position_ids: Tensor
     """Positions within the episode."""
     labels: Tensor
-    """The next token where it is sampled; `IGNORE_INDEX` elsewhere. Labels are in the order of
+    """The next token if it is sampled; `IGNORE_INDEX` elsewhere. Labels are in the order of
     episodes and, within them, of tokens."""
     segments: Tensor
     """Boundaries of prompts and episodes, from 0 to the number of tokens; int32 of shape (n,)."""

@@ -61,7 +61,6 @@ def grpo(
         out: The output folder. If it holds a run with the same config that was stopped or killed,
             that is resumed from its latest checkpoint; a finished one is left alone, or extended if
             `config.steps` is larger now.
-        config: The hyperparameters.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.

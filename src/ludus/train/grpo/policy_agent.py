@@ -144,7 +144,7 @@ def _truncate_completion(
     ends = [at + 1 for at, token in enumerate(ids) if token in request.stop_token_ids]
     size = min([request.max_tokens, len(ids), *ends[:1]])
     reply = tuple(ids[:size])
-    # Where vLLM reports none, 0 does no harm: TRL computes the log-probabilities for the loss.
+    # If vLLM reports none, 0 does no harm: TRL computes the log-probabilities for the loss.
     return Completion(
         reply,
         tuple(0.0 if each is None else float(each) for each in logprobs[:size]),

@@ -33,10 +33,10 @@ class PolicyLoss:
     epsilon_low: float = 0.2
     epsilon_high: float = 0.2
     delta: float | None = None
-    """Upper bound of the ratio also where the advantage is negative."""
+    """Upper bound of the ratio, also if the advantage is negative."""
     beta: float = 0.0
     by_sequence: bool = False
-    """Whether an episode has one ratio, the geometric mean of those of its tokens (GSPO)."""
+    """Whether an episode has one ratio, the geometric mean of its tokens' ratios (GSPO)."""
 
     @classmethod
     def from_trl(cls, config: TRLConfig) -> Self:

@@ -106,7 +106,7 @@ def _plot_rewards(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each environment and reward function, where there are several."""
+    """A line for each environment and reward function, if there are several."""
     names = {key for line in lines for key in line}
     keys = sorted(key for key in names if key.startswith("rewards/") and key.endswith("/mean"))
     if not 1 < len(keys) <= _MAX_PART_LINES:

@@ -36,10 +36,10 @@ from ludus.rollout.progress import EpisodeStatus, PhaseProgress, Watchdog
 
 CLOSE_TIMEOUT_S = 15.0
 PREFLIGHT_SEARCH_TASKS = 8
-"""Tasks per environment of the plan among which the preflight looks for those of each."""
+"""Tasks per environment of the plan among which the preflight looks for tasks of each."""
 T = TypeVar("T")
 ScoreEpisode = Callable[[Episode], Awaitable[Episode]]
-"""Sets an episode's reward, where it is more than the environment's own."""
+"""Sets an episode's reward, if it is more than the environment's own."""
 
 
 class RolloutWorker:

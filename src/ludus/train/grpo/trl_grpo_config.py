@@ -21,7 +21,7 @@ from ludus.train.trl_config import common_trl_fields, construct_trl_config
 
 MAX_WARMUP_STEPS = 10
 CPU_BATCH_SIZE = 8
-"""Default on a CPU, where larger batches are not faster and need more memory."""
+"""Default on a CPU: larger batches are not faster there and need more memory."""
 _GROUPS_HINT = "use `groups`, `group_size` and `batch_size`"
 _TASKS_HINT = "Ludus lays out the tasks"
 MANAGED_FIELDS: Mapping[str, str] = {

@@ -156,10 +156,10 @@ class TrainingRecord(_RecordModel):
 def create_record(
     out: Path, fields: Mapping[str, Any], *, resumed_from: int | None = None
 ) -> TrainingRecord:
-    """Write `training.json`; `fields` are those of `TrainingRecord` except dates and versions.
+    """Write `training.json`; `fields` are the fields of `TrainingRecord` except dates and versions.
 
-    A resumed run keeps its date. `base` and `license` are those of the model, from its name or from
-    its own record, if they are not given.
+    A resumed run keeps its date. `base` and `license` default to the model's, from its name or its
+    own record.
     """
     previous = read_record(out) if resumed_from is not None else None
     given = {key: value for key, value in to_jsonable(fields).items() if value is not None}

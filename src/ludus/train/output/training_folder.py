@@ -50,11 +50,11 @@ _OWNED_PATTERNS = (
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
-"""Libraries that write with Rust or C++ raise errors of their own."""
+"""Libraries that write with Rust or C++ raise their own error classes."""
 
 
 def check_output_dir(out: Path) -> None:
-    """Raise if the folder holds files other than those of a training run."""
+    """Raise if the folder holds files that are not from a training run."""
     if not out.exists():
         return
     if not out.is_dir():

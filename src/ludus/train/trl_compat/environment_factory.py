@@ -199,7 +199,7 @@ class TRLEnvironment:
         return self._session.score.done or self._session.fault is not None
 
     def get_reward(self) -> float | None:
-        """Return the reward of the episode, which TRL adds to those of reward functions.
+        """Return the reward of the episode, which TRL adds to the rewards of reward functions.
 
         None after a fault.
         """

@@ -68,7 +68,6 @@ def rollout_func(
         environment: a spec, a URL, or a mixture of them.
         limits: limits of an episode; by default only the trainer's `max_completion_length`, as a
             limit of sampled tokens.
-        system_prompt: the system prompt, or None.
         task: arguments of reset for every episode.
         seed: selects the tasks.
         base_url: where a single environment is served, if not in this process.
