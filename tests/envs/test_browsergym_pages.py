@@ -11,7 +11,7 @@ from ludus.data.tool_schema import ToolCall
 from ludus.environment.introspection import build_env_spec
 from ludus.envs import browsergym as package
 from ludus.envs.browsergym import BrowserGym, BrowserGymAction, BrowserGymObservation
-from ludus.envs.browsergym.environment import parse_action
+from ludus.envs.browsergym.environment import parse_browser_action
 from ludus.envs.browsergym.page import ORACLES, Element, page_file, read_tree, task_names
 from ludus.errors import MissingExtra, ToolError
 
@@ -24,8 +24,8 @@ TOOLS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("value", ["O'Connor", 'say "hi"', "a\\b", "one\ntwo", "'''\"\"\"", ""])
 def test_an_action_in_text_keeps_its_arguments(value: str) -> None:
     expected = ToolCall(name="fill", arguments={"bid": "14", "value": value})
-    assert parse_action(f" fill('14', {value!r})\n", TOOLS) == expected
-    assert parse_action(f"fill('14', value={value!r})", TOOLS) == expected
+    assert parse_browser_action(f" fill('14', {value!r})\n", TOOLS) == expected
+    assert parse_browser_action(f"fill('14', value={value!r})", TOOLS) == expected
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_action_in_text_keeps_its_arguments(value: str) -> None:
 )
 def test_anything_but_a_call_with_literals_is_refused(text: str) -> None:
     with pytest.raises(ToolError):
-        parse_action(text, TOOLS)
+        parse_browser_action(text, TOOLS)
 
 
 def test_a_tree_shows_what_can_be_seen_or_used() -> None:

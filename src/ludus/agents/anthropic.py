@@ -14,7 +14,7 @@ from ludus.agents.api_agent import (
     APIAgent,
     BlockHistory,
     RawToolCall,
-    parse_tool_calls,
+    parse_api_calls,
     sanitize_name,
 )
 from ludus.agents.api_keys import ApiKey
@@ -93,7 +93,7 @@ def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, B
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise BadReply("the reply has no content")
     uses = [block for block in content if block.get("type") == "tool_use"]
-    calls = parse_tool_calls(
+    calls = parse_api_calls(
         [RawToolCall(use.get("id"), use.get("name"), use.get("input")) for use in uses], messages
     )
     # The blocks get the ids of the calls.

@@ -261,7 +261,7 @@ class RawToolCall(NamedTuple):
     arguments: object
 
 
-def parse_tool_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
+def parse_api_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
     """The calls, each with an id that no other call of the episode has.
 
     A server's ids are kept if they are unique. New ones are made from the position in the

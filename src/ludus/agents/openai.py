@@ -17,7 +17,7 @@ from ludus.agents.api_agent import (
     APIAgent,
     BlockHistory,
     RawToolCall,
-    parse_tool_calls,
+    parse_api_calls,
     sanitize_name,
 )
 from ludus.agents.api_keys import ApiKey
@@ -121,7 +121,7 @@ def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
             role="assistant",
             content=content or refusal,
             reasoning_content=reasoning or None,
-            tool_calls=parse_tool_calls(raw_calls, messages) or None,
+            tool_calls=parse_api_calls(raw_calls, messages) or None,
         ),
         FinishReason.REFUSED if refusal else finish_reason,
         parse_usage(body.get("usage")),

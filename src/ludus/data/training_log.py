@@ -169,7 +169,7 @@ def to_metrics(label: str, bucket: BucketMetrics) -> dict[str, float]:
     return metrics
 
 
-def read_buckets(entry: LogEntry) -> dict[str, BucketMetrics]:
+def read_bucket_metrics(entry: LogEntry) -> dict[str, BucketMetrics]:
     """The buckets of an entry by label; empty without a curriculum."""
     buckets = {}
     for key in entry:

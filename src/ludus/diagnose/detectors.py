@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from math import log, sqrt
 from statistics import fmean, median
 
-from ludus.data.training_log import LogEntry, metric, metric_values, read_buckets, step_number
+from ludus.data.training_log import (
+    LogEntry,
+    metric,
+    metric_values,
+    read_bucket_metrics,
+    step_number,
+)
 from ludus.diagnose.step_log import RewardScale, estimate_noise, metric_mean, window_means
 
 SATURATION_STEPS = 20
@@ -187,7 +193,7 @@ class DegradationDetector:
         if metric(entry, "reward") is None:
             return None
         self._entries.append(entry)
-        if read_buckets(entry):
+        if read_bucket_metrics(entry):
             # A curriculum moves on to harder tasks, on which rewards are lower.
             return self._mismatch() or self._collapse(rewards_comparable=False)
         return self._mismatch() or self._collapse() or self._reward_fall()

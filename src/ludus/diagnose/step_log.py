@@ -16,7 +16,7 @@ from ludus.data.training_log import (
     LogEntry,
     metric,
     metric_values,
-    read_buckets,
+    read_bucket_metrics,
     step_number,
     window_size,
 )
@@ -190,7 +190,7 @@ def bucket_stats(entries: Sequence[LogEntry]) -> tuple[BucketStats, ...]:
     first: dict[str, list[float]] = {}
     last: dict[str, float] = {}
     for entry in entries:
-        for label, bucket in read_buckets(entry).items():
+        for label, bucket in read_bucket_metrics(entry).items():
             if bucket.success is not None:
                 if groups.get(label, 0.0) < FIRST_GROUPS:
                     first.setdefault(label, []).append(bucket.success)

@@ -6,28 +6,23 @@ layers are captured as CUDA graphs, because launching thousands of small kernels
 running them; a graph reads and writes the same memory each time. The loss, the optimizer and the
 order of rows are not changed.
 
-A batch without padding is one long sequence with the boundaries of its rows (`cu_seq_lens`), as
-TRL's collator and `PackingCollator` make it. PyTorch has a kernel with which each row attends only
-to itself, `varlen_attn`; here it is registered with transformers. It has no KV cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from ludus.policy.triton_engine.cuda_graphs import end_failed_capture, gc_disabled
 from ludus.train.config import TrainConfig
 from ludus.train.data.batches import PackingCollator
 from ludus.train.distributed import Distributed
+from ludus.train.varlen_attention import kernel_works, supports_varlen, use_varlen_attention
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from datasets import Dataset
     from torch import Tensor
     from transformers import PreTrainedModel, Trainer, TrainingArguments
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
 
 MAX_WASTED_FRACTION = 0.2
 """Above that share of padding, rows differ too much in length for batches of one shape."""
-ATTENTION_NAME = "ludus_rows"
-_SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 Say = Callable[[str], None]
 _GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
 """Tensors of a packed batch that a graph reads."""
@@ -153,106 +146,6 @@ def compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:
 
 def _unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def supports_varlen(model: PreTrainedModel) -> bool:
-    """Whether the kernel is available, and computes the same as the model's own attention."""
-    if find_spec("torch.nn.attention.varlen") is None:
-        return False
-    # Tokens must interact only through attention, and that must be a plain softmax over keys.
-    config = model.config.get_text_config()
-    drops = [getattr(config, name, 0.0) for name in ("attention_dropout", "attn_pdrop")]
-    return (
-        getattr(model, "_supports_attention_backend", False)
-        and _SUPPORTED_LAYER_TYPES.issuperset(getattr(config, "layer_types", None) or ())
-        and not any(drops)
-        and getattr(config, "attn_logit_softcapping", None) is None
-        and getattr(config, "v_head_dim", None) is None
-        and not any(name.endswith("sinks") for name, _ in model.named_parameters())
-    )
-
-
-def kernel_works(model: PreTrainedModel, dtype: torch.dtype) -> bool:
-    """Run the kernel forward and backward on a few tokens.
-
-    PyTorch versions and GPUs differ in the head sizes that they support.
-    """
-    import torch
-
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    query, key, value = (
-        torch.zeros(1, count, 4, head_dim, dtype=dtype, device=model.device, requires_grad=True)
-        for count in (heads, kv_heads, kv_heads)
-    )
-    cu_seq_lens = torch.tensor([0, 2, 4], dtype=torch.int32, device=model.device)
-    try:
-        output, _ = varlen_attention_function()(
-            None, query, key, value, None, cu_seq_lens_q=cu_seq_lens, max_length_q=2
-        )
-        output.sum().backward()
-    except Exception:
-        return False
-    return True
-
-
-def use_varlen_attention(model: PreTrainedModel) -> None:
-    """Switch the model to this attention.
-
-    No mask is registered for it, so transformers builds none: a mask of the whole sequence would
-    take gigabytes.
-    """
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION_NAME, varlen_attention_function())
-    model.set_attn_implementation(ATTENTION_NAME)
-
-
-def varlen_attention_function() -> Callable[..., tuple[Tensor, None]]:
-    """The attention for this version of PyTorch: newer ones need `enable_gqa`, older ones have it
-    always on and no such parameter."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    has_parameter = "enable_gqa" in signature(varlen_attn).parameters
-    return partial(_varlen_attention, pass_enable_gqa=has_parameter)
-
-
-def _varlen_attention(
-    module: torch.nn.Module | None,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    max_length_q: int | None = None,
-    sliding_window: int | None = None,
-    pass_enable_gqa: bool = False,
-    **more: Any,
-) -> tuple[Tensor, None]:
-    """Attention with transformers' signature: `query`, `key`, `value` are (1, heads, tokens, dim).
-
-    Under autocast, rotary embeddings leave queries and keys in float32, which the kernel rejects.
-    """
-    from torch.nn.attention.varlen import varlen_attn
-
-    gqa = {"enable_gqa": True} if pass_enable_gqa else {}
-    # (tokens, heads, dim), as the kernel takes them.
-    tensors = [each.squeeze(0).transpose(0, 1).to(value.dtype) for each in (query, key, value)]
-    window = (-1, 0) if sliding_window is None else (sliding_window - 1, 0)
-    output = varlen_attn(
-        *tensors,
-        cu_seq_lens_q,
-        cu_seq_lens_q,
-        max_length_q,
-        max_length_q,
-        scale=scaling,
-        window_size=window,
-        **gqa,
-    )
-    return output.unsqueeze(0), None
 
 
 def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:

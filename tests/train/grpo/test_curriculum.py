@@ -11,7 +11,7 @@ import pytest
 
 from ludus import Episode, GRPOConfig, grpo
 from ludus.data.episode import StopReason
-from ludus.data.training_log import read_buckets
+from ludus.data.training_log import read_bucket_metrics
 from ludus.environment.task_buckets import Bucket, evenly
 from ludus.errors import ConfigError, RunError
 from ludus.train.grpo.curriculum import Curriculum
@@ -36,7 +36,7 @@ def test_tasks_are_drawn_where_some_attempts_succeed(model: Path, tmp_path: Path
     assert drawn[1] + drawn[2] > 3 * (drawn[0] + drawn[3])
     for line in read_curve(out):
         if "loss" in line:
-            assert sum(bucket.groups for bucket in read_buckets(line).values()) == 8
+            assert sum(bucket.groups for bucket in read_bucket_metrics(line).values()) == 8
     record = json.loads((out / "training.json").read_text())
     assert record["settings"]["curriculum"] == ["level=0..3"]
     buckets = record["metrics"]["buckets"]
@@ -60,7 +60,7 @@ def test_a_resumed_run_draws_the_same_tasks(model: Path, tmp_path: Path) -> None
     assert [(each.episode_id, each.task) for each in whole] == [
         (each.episode_id, each.task) for each in parts
     ]
-    drawn = [[*map(read_buckets, read_curve(tmp_path / run))] for run in ("whole", "parts")]
+    drawn = [[*map(read_bucket_metrics, read_curve(tmp_path / run))] for run in ("whole", "parts")]
     assert drawn[0] == drawn[1] and all(drawn[0])
 
 
@@ -95,7 +95,7 @@ def success_after(*attempts: Episode, **options: Any) -> float | None:
     curriculum = Curriculum(buckets, groups=1, seed=0, **options)
     curriculum.draw([0], "1")
     curriculum.update([attempts], [True])
-    (metrics,) = read_buckets(curriculum.step_metrics()).values()
+    (metrics,) = read_bucket_metrics(curriculum.step_metrics()).values()
     return metrics.success
 
 

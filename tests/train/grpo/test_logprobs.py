@@ -13,8 +13,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from trl.trainer.utils import add_fused_lm_head
 
 from ludus.data.episode import Episode, StopReason, Tokens
-from ludus.train.grpo.logprobs import Layout, LogprobScorer, attends_to_all
-from ludus.train.grpo.packed_groups import EpisodeTokens, pack_groups, packed_length
+from ludus.train.grpo.logprobs import Layout, LogprobScorer
+from ludus.train.grpo.packed_groups import (
+    EpisodeTokens,
+    pack_groups,
+    packed_length,
+    supports_packing,
+)
 
 VOCABULARY = 200
 GPU = torch.cuda.is_available()
@@ -141,4 +146,4 @@ def test_a_model_that_packing_changes_is_scored_row_by_row() -> None:
 def test_only_full_attention_with_relative_positions_is_packed(
     kind: str, changes: dict[str, Any], supported: bool
 ) -> None:
-    assert attends_to_all(AutoConfig.for_model(kind, **changes)) is supported
+    assert supports_packing(AutoConfig.for_model(kind, **changes)) is supported

@@ -129,7 +129,9 @@ class BrowserGym(ToolEnvironment):
         self._outcome = None
         tools = collect_tools(type(self))
         try:
-            call = parse_action(action.action_str, {name: getattr(self, name) for name in tools})
+            call = parse_browser_action(
+                action.action_str, {name: getattr(self, name) for name in tools}
+            )
             observation = getattr(self, call.name)(**tools[call.name].bind(call.arguments))
         except (ToolError, InvalidArguments) as error:
             observation = BrowserGymObservation(
@@ -300,7 +302,7 @@ class BrowserGym(ToolEnvironment):
 MAX_CHARS = 100_000
 
 
-def parse_action(text: str, tools: Mapping[str, Callable[..., object]]) -> ToolCall:
+def parse_browser_action(text: str, tools: Mapping[str, Callable[..., object]]) -> ToolCall:
     """The tool that is called and its arguments by name; raises `ToolError`."""
     known = ", ".join(f"{name}(…)" for name in tools)
     try:

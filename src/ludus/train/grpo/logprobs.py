@@ -14,13 +14,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ludus.train.data.rows import IGNORE_INDEX
-from ludus.train.grpo.packed_groups import EpisodeTokens, pack_groups, packed_length
+from ludus.train.grpo.packed_groups import (
+    EpisodeTokens,
+    pack_groups,
+    packed_length,
+    supports_packing,
+)
 
 if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
     from torch import Tensor
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
     from trl.trainer.utils import FusedCausalLMOutput
 
 CHECKED_EPISODES = 8
@@ -67,11 +72,11 @@ class LogprobScorer:
         aux_loss: bool, say: Callable[[str], None],
     ) -> LogprobScorer:  # fmt: skip
         """A scorer with the fastest layout that the model and the device support."""
-        from ludus.train.acceleration import kernel_works, supports_varlen
+        from ludus.train.varlen_attention import kernel_works, supports_varlen
 
         scorer = cls(model, Layout.PADDED, accelerator, pad_token_id, aux_loss, say=say)
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        if not attends_to_all(base.config):
+        if not supports_packing(base.config):
             return scorer
         dtype = accelerator.mixed_precision
         if accelerator.device.type == "cuda" and dtype in ("bf16", "fp16"):
@@ -203,22 +208,6 @@ def pad_episodes(
         sampled = np.flatnonzero(each.sampled)
         labels[row, sampled - 1] = ids[row, sampled]
     return torch.from_numpy(ids).to(device), torch.from_numpy(labels).to(device)
-
-
-def attends_to_all(config: PreTrainedConfig) -> bool:
-    """Whether a text model has full attention in all layers and relative positions.
-
-    Packing would change sliding windows, which would only be noticed in episodes longer than one,
-    and recurrent layers.
-    """
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types:
-        full_attention = set(layer_types) == {"full_attention"}
-    else:
-        windows = ("sliding_window", "attention_chunk_size")
-        full_attention = not any(getattr(config, name, None) for name in windows)
-    text_only = config.get_text_config() is config
-    return full_attention and text_only and getattr(config, "rope_parameters", None) is not None
 
 
 def _select(output: FusedCausalLMOutput, labels: Tensor) -> TokenScores:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
+    from transformers import PreTrainedConfig
 
     Tokens = Sequence[int] | NDArray[np.int64]
 
@@ -150,6 +151,22 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
         tensor(ids)[None], tensor(positions)[None], tensor(labels)[None], bounds(segments),
         bounds(prompts), bounds(members), tensor(prompt_parts), tensor(member_parts), longest,
     )  # fmt: skip
+
+
+def supports_packing(config: PreTrainedConfig) -> bool:
+    """Whether episodes may be packed for a model: full attention in all layers, relative positions.
+
+    Packing would change recurrent layers, and sliding windows, which would only be noticed in
+    episodes longer than one.
+    """
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types:
+        full_attention = set(layer_types) == {"full_attention"}
+    else:
+        windows = ("sliding_window", "attention_chunk_size")
+        full_attention = not any(getattr(config, name, None) for name in windows)
+    text_only = config.get_text_config() is config
+    return full_attention and text_only and getattr(config, "rope_parameters", None) is not None
 
 
 def _group_by_prompt(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.files import atomic_file
-from ludus.data.training_log import log_points, read_buckets
+from ludus.data.training_log import log_points, read_bucket_metrics
 from ludus.errors import MissingExtra
 from ludus.train.output.loss_plot import (
     MAX_TITLE_CHARS,
@@ -41,7 +41,7 @@ def plot_rewards(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> 
     except ImportError:
         raise MissingExtra.of("train", "Drawing the reward") from None
 
-    has_curriculum = any(map(read_buckets, lines))
+    has_curriculum = any(map(read_bucket_metrics, lines))
     size, heights = ((8, 7.5), (2.4, 1, 1)) if has_curriculum else ((8, 6), (2.4, 1))
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     above, below, *lowest = figure.subplots(len(heights), sharex=True, height_ratios=heights)
@@ -121,7 +121,7 @@ def _plot_reward_parts(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
 
 def plot_buckets(axes: Any, lines: Sequence[Mapping[str, Any]]) -> None:
     """A row for each bucket, as dark at each step as its share of the step's groups."""
-    logged = [(line["step"], buckets) for line in lines if (buckets := read_buckets(line))]
+    logged = [(line["step"], buckets) for line in lines if (buckets := read_bucket_metrics(line))]
     labels = [*dict.fromkeys(label for _, buckets in logged for label in buckets)]
     rows = {label: row for row, label in enumerate(labels)}
     shares = [[0.0] * len(logged) for _ in labels]
