@@ -11,6 +11,7 @@ import pytest
 from curation.attempts import attempt, write_run
 
 from ludus.agents.api_agent import read_prices
+from ludus.cli.program import read_table
 from ludus.curation import CurateConfig, curate
 from ludus.curation.formats.openenv import read_openenv
 from ludus.curation.formats.run_import import import_files
@@ -50,6 +51,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
         '[collect]\nenv = "catch"\n',
         lambda file: [stage.options for stage in read_recipe(str(file)).stages],
     ),
+    "options of a command": ("c.toml", "steps = 5\n", lambda file: read_table(str(file))),
     "metadata of a run": (
         "metadata.json",
         '{"env": "owls"}',

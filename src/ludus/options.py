@@ -38,6 +38,10 @@ class Option:
     """Another name than the field's: `set` for `overrides`."""
     short: str = ""
     """A letter: `n` for -n."""
+    aliases: tuple[str, ...] = ()
+    """Flags that other tools have for it, listed nowhere; `--use-vllm=colocate` takes no value."""
+    bare: str = ""
+    """The value of the option if it is given without one."""
     metavar: str = ""
     default: str = ""
     """What is done if the option is not given, if the default value does not say it."""

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from cyclopts import CycloptsError
 
-from ludus.cli.main import build_app
+from ludus.cli.main import build_app, expand_aliases
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Runner:
             redirect_stderr(err),
         ):
             try:
-                build_app(arguments)(list(arguments))
+                build_app(arguments)(expand_aliases(arguments))
             except SystemExit as end:
                 code = int(end.code or 0)
             except CycloptsError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -13,14 +14,17 @@ from ludus.cli.commands import GROUPS, SECTIONS
 from ludus.cli.program import (
     HELP_ALL,
     INSTALL_COMPLETION,
+    Flag,
     apply_settings,
     describe_usage_error,
     examples_of,
     find_command,
+    flags_of,
     name_flags,
 )
 from ludus.errors import LudusError
 
+_SETTING = re.compile(r"\w+=|\{|(on|off|true|false)$")
 _COMPLETE = "__complete"
 """The scripts of the shells ask `ludus __complete collect wo` what they may offer."""
 _ABOUT_HELP_ALL = f"With {HELP_ALL}, a command lists all of its options."
@@ -85,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
 
     try:
-        build_app(arguments)(list(arguments))
+        build_app(arguments)(expand_aliases(arguments))
     except CycloptsError as error:
         print_error(describe_usage_error(error))
         return 2
@@ -107,6 +111,27 @@ def run(arguments: Sequence[str]) -> int:
         print_error(str(interrupt) or "Interrupted.")
         return EXIT_CODES[INTERRUPTED]
     return 0
+
+
+def expand_aliases(arguments: Sequence[str]) -> list[str]:
+    """Replace what other tools call an option, and complete options that need no value."""
+    words, flags = list(arguments), dict[str, Flag]()
+    for path in (path for section in SECTIONS.values() for path in section):
+        if words[: len(path.split())] == path.split():
+            flags |= flags_of(find_command(path))
+    aliases, bare = dict[str, str](), dict[str, str]()
+    for flag in flags.values():
+        bare |= {flag.name: f"{flag.name}={flag.option.bare}"} if flag.option.bare else {}
+        for alias in flag.option.aliases:
+            name, equals, value = alias.partition("=")
+            aliases[name] = flag.name + equals + value
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in aliases:
+            words[index] = aliases[name] + equals + value
+        elif word in bare and not _SETTING.match("".join(words[index + 1 : index + 2])):
+            words[index] = bare[word]
+    return words
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 What stands before `*` are the arguments of the command. Options are declared where the config is;
 see `ludus.options`. Their values come from the command line (the last one counts, and `--set` is
-after all others), or from the table of a recipe.
+after all others), then from the TOML file of `--config`, or from the table of a recipe.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -35,10 +36,10 @@ from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option
 
 if TYPE_CHECKING:
-    pass
+    from ludus.data.tool_schema import JsonObject
 
 HELP_ALL, INSTALL_COMPLETION = "--help-all", "--install-completion"
-SET = "set"
+CONFIG, SET = "config", "set"
 _ARGUMENT = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)(?:=([^`]+))?`")
 _running: Mapping[str, Flag] = {}
 """The options of the running command. A process runs one."""
@@ -169,6 +170,9 @@ def command(function: Command | None = None, *, without: Sequence[str] = ()) -> 
     }
     flags = {flag.key: flag for flag in _flags(function) if flag.key not in without}
     if configs:
+        option = Option("Basics", advanced=True, metavar="FILE")
+        text = "TOML file with options of this command, for those that are not given."
+        flags.setdefault(CONFIG, Flag(CONFIG, Path | None, option, text, None, ()))
         option = Option("Basics", advanced=True, metavar="KEY=VALUE", combine=refuse_settings)
         text = "Any setting, also a rare one; repeatable."
         flags.setdefault(SET, Flag(SET, list[str], option, text, None, ()))
@@ -241,13 +245,7 @@ def run_with_table(path: str, values: Mapping[str, object], source: str) -> None
     def fill(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         global _running
         _running = flags_of(run)
-        known = _by_key(arguments)
-        for key, value in values.items():
-            if key not in known:
-                hint = did_you_mean(key, known, "--help-all lists them.")
-                raise ConfigError(f"{source} has no option {key!r}. {hint}")
-            for text in _running[key].texts(value):
-                known[key].append(Token(keyword=key, value=text, source=source))
+        fill_options(_by_key(arguments), values, source)
 
     app = App(
         default_command=run,
@@ -312,7 +310,7 @@ def _by_key(arguments: ArgumentCollection) -> dict[str, Argument]:
 
 
 def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give options the values of `--set`."""
+    """Give options the values of `--set` and of the file of `--config`."""
     global _running
     _running = flags_of(app.default_command) if app.default_command else {}
     known = _by_key(arguments)
@@ -321,11 +319,36 @@ def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentColle
         for token in settings.tokens:
             key, equals, value = token.value.partition("=")
             key = key.strip().replace("-", "_")
-            if equals and key in known and key != SET:
+            if equals and key in known and key not in (SET, CONFIG):
                 known[key].append(Token(keyword=key, value=value, source=f"--set {key}"))
             else:
                 rest.append(token)
         settings.tokens[:] = rest
+    for token in known[CONFIG].tokens[-1:] if CONFIG in known else ():
+        fill_options(known, read_table(token.value), f"--config {token.value}")
+
+
+def read_table(name: str) -> JsonObject:
+    """The TOML file of `--config`."""
+    from ludus.data.json_files import read_text
+
+    try:
+        return tomllib.loads(read_text(Path(name).expanduser()))
+    except OSError as error:
+        raise ConfigError(f"--config {name} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"--config {name} is not valid TOML: {error}") from None
+
+
+def fill_options(known: Mapping[str, Argument], values: Mapping[str, object], source: str) -> None:
+    """Give options that have no value yet the values of a TOML table."""
+    for key, value in values.items():
+        if key not in known or key == CONFIG:
+            hint = did_you_mean(key, known, f"{HELP_ALL} lists them.")
+            raise ConfigError(f"{source} has no option {key!r}. {hint}")
+        if not known[key].tokens:
+            for text in _running[key].texts(value):
+                known[key].append(Token(keyword=key, value=text, source=source))
 
 
 def to_texts(value: object) -> list[str]:

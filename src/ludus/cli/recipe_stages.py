@@ -18,6 +18,7 @@ from cyclopts import CycloptsError
 from ludus.cli.command_line import running_stage
 from ludus.cli.commands import STAGES
 from ludus.cli.program import (
+    CONFIG,
     Flag,
     find_command,
     flags_of,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from ludus.train.config import Method
 
 _OUTPUTS = ("output_dir", "output")
-MANAGED_KEYS = (*_OUTPUTS, "overwrite", "resume", "json")
+MANAGED_KEYS = (*_OUTPUTS, "overwrite", "resume", "json", CONFIG)
 """Options that `ludus run` sets."""
 _TRAINERS: Mapping[str, Method] = {"sft": "sft", "dpo": "dpo", "tutor": "sft", "grpo": "grpo"}
 """The method of TRL that trains, by command."""

@@ -81,7 +81,7 @@ class BaseTrainConfig:
 
     batch_size: Annotated[
         int | None,
-        Option("Optimization", default="8"),
+        Option("Optimization", aliases=("--per-device-train-batch-size",), default="8"),
     ] = None
     """Rows per forward pass and process."""
     learning_rate: Annotated[
@@ -90,9 +90,9 @@ class BaseTrainConfig:
     """Peak learning rate."""
     beta: Annotated[float | None, Option("Optimization", advanced=True)] = None
     """KL penalty coefficient; 0.1 for DPO, 0 for GRPO."""
-    lora: Annotated[Lora | None, Option("LoRA", metavar="on|r=16,alpha=32", combine=Lora.parse)] = (
-        None
-    )
+    lora: Annotated[
+        Lora | None, Option("LoRA", metavar="on|r=16,alpha=32", bare="on", combine=Lora.parse)
+    ] = None
     """Train a LoRA adapter instead of all weights. Settings: r, alpha (twice r), dropout, targets
     (such as q_proj+v_proj; all linear layers) and merge (false: save the adapter alone)."""
     gradient_checkpointing: Annotated[bool, Option("Optimization", advanced=True)] = False
@@ -170,7 +170,9 @@ class TrainConfig(BaseTrainConfig):
 
     epochs: Annotated[float | None, Option("Optimization", default="3 for sft, 1 for dpo")] = None
     """Passes over the data."""
-    steps: Annotated[int | None, Option("Optimization", default="from --epochs")] = None
+    steps: Annotated[
+        int | None, Option("Optimization", aliases=("--max-steps",), default="from --epochs")
+    ] = None
     """Number of training steps, instead of `epochs`."""
     gradient_accumulation_steps: Annotated[int, Option("Optimization", hidden=True)] = 1
     """Batches per training step."""

@@ -192,6 +192,54 @@ def test_set_comes_after_flags_and_takes_settings_of_a_method(calls: list[Any]) 
     assert config.task == {"length": 6, "word": "x", "deep": {"a": 1.5}}
 
 
+def test_settings_come_from_flags_then_set_then_a_file(calls: list[Any], tmp_path: Path) -> None:
+    file = tmp_path / "grpo.toml"
+    file.write_text(
+        """
+        steps = 3
+        groups = 2
+        seed = 4
+        zero_variance_groups = "keep"
+        lora = {r = 4, targets = ["q_proj", "v_proj"], dropout = 0.1}
+        task = {length = 6, word = "5", deep = {a = 1.5}}
+        set = {warmup_steps = 5, lr_scheduler_kwargs = {x = 1}}
+        """
+    )
+    config = parse_config(
+        calls, "--config", str(file), "--max-steps", "7", "--set", "groups=5", "--set", "top-k=3"
+    )
+    assert (config.steps, config.groups, config.seed, config.top_k) == (7, 5, 4, 3)
+    assert config.zero_variance_groups == "keep"
+    assert config.lora == Lora(rank=4, target_modules=("q_proj", "v_proj"), dropout=0.1)
+    assert config.task == {"length": 6, "word": "5", "deep": {"a": 1.5}}
+    assert config.overrides == {"warmup_steps": 5, "lr_scheduler_kwargs": {"x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "cannot be read"), ("steps =", "not valid TOML"), ("stesp = 3", "'steps'")],
+)
+def test_mistakes_in_a_file_of_options_are_one_line(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    file = tmp_path / "grpo.toml"
+    if text is not None:
+        file.write_text(text)
+    done = invoke_train("grpo", "catch", "-m", "m", "-o", tmp_path / "out", "--config", file)
+    assert f"--config {file}" in error_message(done) and message in error_message(done)
+
+
+def test_names_of_trl_are_aliases(calls: list[Any]) -> None:
+    config = parse_config(
+        calls,
+        *("--max-steps", "3", "--num-generations=8", "--max-completion-length", "99"),
+        *("--per-device-train-batch-size", "2", "--use-vllm", "--lora", "--seed", "5"),
+    )
+    assert (config.steps, config.group_size, config.max_episode_tokens) == (3, 8, 99)
+    assert (config.batch_size, config.vllm_mode, config.seed) == (2, "colocate", 5)
+    assert config.lora == Lora()
+
+
 def test_set_takes_hidden_options_and_fields_of_trl(calls: list[Any]) -> None:
     options = ("--set", "max-rollbacks=0", "--set", "warmup_steps=3", "--set", "adam_beta1=0.8")
     config = parse_config(calls, *options)

@@ -28,13 +28,13 @@ _MIN_HELD_OUT_INTERVAL = 5
 class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     """How a model is trained by GRPO."""
 
-    steps: Annotated[int, Option("Optimization")] = 150
+    steps: Annotated[int, Option("Optimization", aliases=("--max-steps",))] = 150
     """Number of training steps."""
     groups: Annotated[int, Option("Sampling")] = DEFAULT_GROUPS
     """Groups (tasks) per training step, over all processes."""
-    group_size: Annotated[int, Option("Sampling")] = 4
+    group_size: Annotated[int, Option("Sampling", aliases=("--num-generations",))] = 4
     """Episodes per group, whose rewards are compared."""
-    max_episode_tokens: Annotated[int, Option("Limits")] = 256
+    max_episode_tokens: Annotated[int, Option("Limits", aliases=("--max-completion-length",))] = 256
     """Maximum number of tokens sampled per episode, over all its replies."""
     max_tokens: Annotated[
         int | None, Option("Limits", hidden=True, default="what is left of --max-episode-tokens")
@@ -51,6 +51,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         Option(
             "Optimization",
             advanced=True,
+            aliases=("--per-device-train-batch-size",),
             default="as many as fit; 8 on a CPU",
         ),
     ] = None
@@ -77,6 +78,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         Option(
             "Sampling",
             advanced=True,
+            aliases=("--use-vllm=colocate",),
             default="the built-in engine",
         ),
     ] = None
