@@ -28,7 +28,7 @@ from ludus.errors import ConfigError, EnvironmentNotFound
 
 
 class CombinedAgent(Agent):
-    """Delegates to its agents, of which the first one plays; subclasses say how they reply."""
+    """Delegates to its agents; the first one plays. Subclasses define how they reply."""
 
     def __init__(self, *agents: Agent) -> None:
         self.agents = agents
@@ -90,9 +90,9 @@ class CombinedAgent(Agent):
 class ExploringAgent(CombinedAgent):
     """Plays like `agent`, but a turn's action is random with the given probability.
 
-    The environment's own `random_action` makes it, also for a server of an installed environment;
-    if there is none, or the server has other tools, it is a random call that is valid for the
-    tools' schemas. It is reproducible from the seed of the episode and its number within the group.
+    It comes from the environment's `random_action`, also for a server of an installed environment.
+    Without one, or if the server has other tools, it is any call that the tools' schemas allow. It
+    is reproducible from the seed of the episode and its number within the group.
     """
 
     def __init__(self, agent: Agent, probability: float) -> None:

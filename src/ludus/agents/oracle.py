@@ -2,8 +2,8 @@
 
 It asks the environment itself, if that runs in this process. For a remote one it runs a copy here,
 in step with the real one: the same seed gives the same episode everywhere, so the copy's next step
-is right there, too. The copy follows the calls that were really made, so the solution also answers
-in states that others have reached.
+is right there, too. The copy follows the calls actually made, so the solution also covers states
+that other agents have reached.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class ShadowEnvironment:
         return await self._ask("random_action", rng) if self.has_random_action(self._env) else None
 
     async def follow(self, call: ToolCall) -> None:
-        """Apply the call that was made in the real environment. A malformed one changes nothing."""
+        """Apply the call that the real environment got. A malformed call changes nothing."""
         if self._runner is None or not self._is_copy or not self._runner.episode_active:
             return
         if (schema := self._schemas.get(call.name)) is not None:

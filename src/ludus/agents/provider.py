@@ -1,8 +1,8 @@
 """HTTP client of one model API: timeouts, bounded retries, and a throttle that all calls share.
 
 `provider_errors` classifies responses. The throttle has additive increase and multiplicative
-decrease, as in TCP's congestion control: providers do not say how many concurrent calls they
-accept, but they reject calls when it is exceeded.
+decrease, as in TCP's congestion control: providers do not publish how many concurrent calls they
+accept, but reject calls above it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class ProviderClient:
 
     async def _send(self, path: str, data: bytes) -> JsonObject | TransientFault | Refusal:
         try:
-            # No redirects: they would carry the key to wherever they point.
+            # No redirects: they would send the key to another server.
             async with self._get_session().post(
                 self.base_url + path, data=data, headers=self._headers, allow_redirects=False
             ) as response:

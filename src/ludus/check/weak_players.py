@@ -1,4 +1,4 @@
-"""Players that do not try to solve the task: what they earn, a reward function gives away.
+"""Players that do not try to solve the task: a reward function should give them little.
 
 Most of them say the same text in every call: a constant, or one that they copy from the prompt.
 """

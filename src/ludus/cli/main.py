@@ -26,7 +26,7 @@ from ludus.errors import LudusError
 
 _SETTING = re.compile(r"\w+=|\{|(on|off|true|false)$")
 _COMPLETE = "__complete"
-"""The scripts of the shells ask `ludus __complete collect wo` what they may offer."""
+"""Shell completion scripts run `ludus __complete collect wo` to list completions."""
 _ABOUT_HELP_ALL = f"With {HELP_ALL}, a command lists all of its options."
 _DESCRIPTION = "Collect episodes, curate them, and train and evaluate language-model agents."
 

@@ -86,7 +86,7 @@ class Flag:
 
     @property
     def default_text(self) -> str:
-        """What the help says of the default; empty if there is nothing to say."""
+        """The default as the help shows it; may be empty."""
         if self.option.default:
             return self.option.default
         # Not `in`: 0 is equal to False.

@@ -1,8 +1,8 @@
 """The episodes of some runs as one DuckDB table, with the reason why each was excluded.
 
 The table holds the fields that filters use, never the messages. Each filter sets the reason of the
-rows that it excludes, and only of rows without one, so that every episode is either kept or counted
-under exactly one reason.
+rows that it excludes, unless they have one already: every episode is either kept or counted under
+exactly one reason.
 """
 
 from __future__ import annotations

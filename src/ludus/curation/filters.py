@@ -4,8 +4,8 @@ Each filter excludes episodes under a reason that no other filter has. Their ord
 solve rate of a task counts the attempts that `where` keeps, and the best of a group is the best
 that all other filters kept.
 
-Rewards say how good the agent's own actions were. Episodes that are trained on by the replies of a
-tutor are not filtered by them: the states that a weak student reaches are what it must learn from.
+Rewards say how good the agent's own actions were. Episodes labelled by a tutor are not filtered by
+reward: a weak student must learn from the states that it reaches.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ class LabelledTurn:
 def labelled_turns(episode: Episode) -> Iterator[LabelledTurn]:
     """Yield the turns with a usable reply of the tutor.
 
-    A call of the student whose arguments are not a JSON object is the last one that is labelled: no
-    chat template can render what follows it.
+    Labels end at a call of the student whose arguments are not a JSON object: no chat template can
+    render the rest.
     """
     positions = _reply_positions(episode.messages)
     for turn, advice in enumerate(episode.tutor_replies):

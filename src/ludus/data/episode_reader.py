@@ -1,9 +1,9 @@
 """Reading an `episodes.jsonl`: whole episodes, the head of each line, and the index of a run.
 
 Nothing here writes. Files are streamed: no more than a block and one line is held at a time. Most
-of a line is messages, which take long to parse: to read its first fields, which are all that a
-resumed run needs, a regular expression is enough. The index of a run needs a byte per episode of
-the plan, and about 115 bytes per task for the rewards.
+of a line is messages, which are slow to parse. A resumed run needs the first fields only, which a
+regular expression reads. The index of a run needs a byte per episode of the plan, and about 115
+bytes per task for the rewards.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ def format_damaged_lines(count: int, first: Sequence[int]) -> str:
 def find_episode(path: Path, id_or_index: str) -> Episode:
     """Find the episode with an id, or at an index of the plan (`"17"`).
 
-    Of several attempts the last one that is not broken, or else the last one. In an imported run,
-    whose ids have no index, an index counts the lines.
+    Of several attempts, the last unbroken one, or else the last. In an imported run, whose ids have
+    no index, an index counts the lines.
     """
     is_index = id_or_index.isascii() and id_or_index.isdecimal()
     index = int(id_or_index) if is_index else None

@@ -22,7 +22,7 @@ from zlib import crc32
 from ludus.errors import RunError
 
 LOCK_FILE = ".ludus.lock"
-"""In a folder while it is locked; one that was left by a killed process locks nothing."""
+"""In a folder while it is locked; a file left by a killed process locks nothing."""
 
 
 def lock_file(path: Path, descriptor: int) -> None:

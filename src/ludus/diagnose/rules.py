@@ -1,4 +1,4 @@
-"""Rules that judge a GRPO run: what failed, what it learned, and what to change.
+"""Rules that judge a GRPO run: failures, progress, and advice.
 
 Pure functions, each of which yields the verdicts that apply. In a mixture, the difficulty of each
 environment is judged separately.

@@ -38,8 +38,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     """True if any text may follow the colon of `name:variant`, such as a command."""
     max_turns: int | None = None
     """How many turns the rules give an episode; set it in the class or in `reset`. If there are
-    more than 20, they are the default of `--max-turns`. A limit of your own still ends the
-    episode in a tool: this one is only for those who play it."""
+    more than 20, they are the default of `--max-turns`. Only players read it: a
+    limit of the rules must still be enforced by a tool."""
     max_reward: ClassVar[float | None] = 1.0
     """The highest return of an episode; None if it is unbounded or unknown."""
     rewards_any_action: ClassVar[bool] = False

@@ -1,8 +1,8 @@
 """Modules of the user: in files (`path/to/my_env.py:Guess`), and by their dotted names.
 
-A file is imported by its dotted name if it is part of a package, else under its own name, with its
-folder on the import path, so that it can import its neighbours. Modules are found as `python -m`
-finds them: installed, or below the current folder.
+A file in a package is imported by its dotted name. Any other file is imported under its own
+name, with its folder on the import path, so that it can import its neighbours. Modules are found as
+`python -m` finds them: installed, or below the current folder.
 """
 
 from __future__ import annotations

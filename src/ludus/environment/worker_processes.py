@@ -234,8 +234,8 @@ class WorkerPool(Generic[WorkerT]):
     def ask(self, request: bytes) -> JsonObject:
         """Send a request to any worker and wait for the reply, in a thread.
 
-        A request whose worker is lost is repeated on a new one, because something else may have
-        ended the worker; not so if it exceeded its limit of time.
+        If its worker is lost, a request is repeated on a new one, because something else may have
+        ended the worker. A request that timed out is not repeated.
         """
         with self._slots:
             is_retry = False
@@ -276,8 +276,8 @@ class _Request:
 class _RequestQueue(Generic[WorkerT]):
     """The requests of one event loop, and the workers that handle them.
 
-    There are no threads, because they slow a collector down by a third: each one that waits for a
-    reply contends with the event loop for the GIL.
+    There are no threads: each one that waits for a reply would contend with the event loop for the
+    GIL, and slow collection down by a third.
     """
 
     def __init__(self, pool: WorkerPool[WorkerT], loop: asyncio.AbstractEventLoop) -> None:

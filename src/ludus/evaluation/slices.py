@@ -26,7 +26,7 @@ MAX_LEVELS = 30
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The results of all candidates in one environment, or at one difficulty in it."""
+    """The results of all candidates in one environment, or at one of its difficulties."""
 
     environment: str
     level: str | None

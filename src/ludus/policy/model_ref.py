@@ -177,9 +177,9 @@ def check_model_files(ref: ModelRef) -> None:
 def fingerprint(name: str) -> str | None:
     """Return a short fingerprint of a local model: its weights, tokenizer and chat template.
 
-    A run records it, so that it is not resumed with a model that was retrained in the same folder.
-    Files are sampled at many places instead of being read completely. None for a model on the Hub:
-    it has no files before its download, so that a resumed run would differ from its first start.
+    A run records it, and is not resumed if the model in the folder was retrained. Files are sampled
+    at many places instead of being read completely. None for a model on the Hub: it has no files
+    before its download, so that a resumed run would differ from its first start.
     """
     if name == smollm2.NAME:
         return smollm2.release_id()

@@ -199,8 +199,8 @@ _LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux
 def pin_requirements(requirements: Iterable[str], *, exclude: Iterable[str] = ()) -> list[str]:
     """Lines `name==version` for these packages and all that they need, in the installed versions.
 
-    `exclude` are packages that are not listed, although what they need is. Raises ConfigError for a
-    package that is not installed here.
+    `exclude` are packages that are not listed themselves, only their dependencies. Raises
+    ConfigError for a package that is not installed here.
     """
     excluded = {canonicalize_name(name) for name in exclude}
     versions: dict[str, str] = {}

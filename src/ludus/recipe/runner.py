@@ -43,7 +43,7 @@ class StagePlan:
 
 
 def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState) -> StagePlan:
-    """Compare what a stage was run with, and what it would be run with now."""
+    """Compare a stage's settings at its last run with its settings now."""
     output, before = outputs[stage.name], state.stages.get(stage.name)
     record = fingerprint_stage(stage, outputs, state)
 

@@ -75,7 +75,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One folder: what it is, what came of it, and what it looks like."""
+    """One folder: its kind, results and samples."""
 
     kind: str
     """Run, data set, training or evaluation."""

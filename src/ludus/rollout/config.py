@@ -220,14 +220,14 @@ class RolloutConfig(EpisodeConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectConfig(RolloutConfig):
-    """Which episodes `collect` plays, by whom, and what they may cost."""
+    """Which episodes `collect` plays, the agent, and the limits."""
 
     agent: Agent | None = None
     """Who plays; by default the environment's own solution."""
     explore: Annotated[float, Option("Agent", advanced=True)] = 0.0
     """Probability that a turn's action is random; such turns are context without loss."""
     tutor: Agent | None = None
-    """Who says in every state of the agent's episodes what it would have replied."""
+    """Agent that labels every state of the agent's episodes with its own reply."""
     working: Annotated[bool, Option("Agent", hidden=True)] = False
     """Let the oracle write its working as text, as agent or as tutor."""
     max_tokens: Annotated[int | None, Option("Limits")] = 2048

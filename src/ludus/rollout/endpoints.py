@@ -1,7 +1,7 @@
 """The environments of a run: in this process or on servers, tried first, with a pool of sessions.
 
 Close what `resolve_endpoints` returns with `close_endpoints`: containers run until then. A server
-says which environment it serves, and under which name that is recorded.
+reports its environment, and the name to record.
 """
 
 from __future__ import annotations

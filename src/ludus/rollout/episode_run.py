@@ -261,7 +261,7 @@ class EpisodeRun(ABC):
             self.progress(EpisodeRecorded(episode))
 
     def end(self, episode_id: str) -> None:
-        """Note that nothing more is done with an episode, whatever came of it."""
+        """Note that an episode is over, whatever its outcome."""
         self.breaker.record_end(episode_id)
         if self.breaker.reason is not None:
             self.abort("every episode breaks")

@@ -127,7 +127,7 @@ class NodeActor:
             os.chdir(folder)
 
     async def open(self) -> Node:
-        """Load what it needs for its work."""
+        """Unpickle the work and open it; the result has the problem if that fails."""
         problem, ray = None, import_ray()
         try:
             if self._version != __version__:

@@ -130,8 +130,8 @@ class Budget:
     def exhausted_reason(self, stats: RunStats, active: Sequence[Usage] = ()) -> str | None:
         """Why no further episode should start, or None.
 
-        `active` is the usage so far of the episodes in progress. Each is expected to use as much
-        as the mean episode, or what it has used already if that is more.
+        `active` is the usage so far of the episodes in progress. Each is expected to use as much as
+        the mean episode, or what it has used already, if more.
         """
         if self.max_time is not None and stats.seconds >= self.max_time:
             return f"the time limit of {self.max_time:g} s is used up"

@@ -1,4 +1,4 @@
-"""Workers that play episodes, so that what computes uses all cores, or a cluster.
+"""Workers that play episodes in parallel, on all cores or on a cluster.
 
 `process_worker` starts processes of this machine, `ray_cluster` actors on a cluster. Items come in
 blocks, and each becomes the line of an episode.
@@ -59,7 +59,7 @@ async def run_block(play: EpisodePlay, items: Sequence[WorkItem]) -> BlockReply:
 
 @dataclass(slots=True, kw_only=True)
 class EpisodePlay:
-    """Plays attempts at episodes. It is pickled, so that `open` has to build what cannot be."""
+    """Plays attempts at episodes. It is pickled, so `open` builds whatever cannot be pickled."""
 
     agent: Agent
     specs: Mapping[str, str]
@@ -133,7 +133,7 @@ class Worker(ABC):
         """Why it has ended, as the end of a sentence: "SIGKILL"."""
 
     async def is_node_lost(self) -> bool:
-        """Whether it ended because of its machine, so that no episode is to blame."""
+        """Whether it ended because of its machine and not because of an episode."""
         return False
 
     @abstractmethod
@@ -164,8 +164,8 @@ class EpisodeWorkers:
     """Workers that play attempts at episodes.
 
     Items are sent in blocks. A worker that ends is replaced, and the items of its block are sent
-    again, each alone: so the one that ends a worker is found, and has a fault. If the machine
-    was lost, no item is suspected.
+    again, each alone, to find the item that ends workers; it gets a fault. If the machine was lost,
+    no item is suspected.
     """
 
     def __init__(

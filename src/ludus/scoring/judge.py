@@ -209,8 +209,8 @@ class Judge:
         beyond the limits.
         """
         texts = [attempt_text(episode) for episode in episodes]
-        # Equal attempts are shown once. The order is independent of that in which they were
-        # played, so that the position says nothing, and the cache finds the prompt again.
+        # Equal attempts are shown once. Their order does not depend on the order of play, so that
+        # positions carry no information and the cache finds the prompt again.
         attempts = sorted(set(texts), key=stable_hash)
         prompt = build_prompt(self.criteria, task_text(episodes[0]), attempts, groups=self.groups)
         content = [self.describe(), [message.model_dump() for message in prompt]]

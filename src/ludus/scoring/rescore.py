@@ -54,8 +54,8 @@ class Comparison:
     compared: str
     """What `pair_accuracy` compares with the stored reward: the judge's score or the new reward."""
     pair_accuracy: MeanEstimate | None
-    """Share of pairs of attempts at a task that both scores order alike, of those whose stored
-    rewards differ; a tie counts one half. None if there are none, or the score never varies."""
+    """Share of pairs of attempts at one task, with different stored rewards, that both scores order
+    alike; a tie counts one half. None without such pairs, or if the score never varies."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)

@@ -97,9 +97,9 @@ class RewardFunctions:
             parts[episode.environment] = episode.reward
             if self.environment_weight:
                 terms.append(episode.reward * self.environment_weight)
-        # The parts that the environment reported itself are already in its reward. Those that have
-        # the name of a summed part get the environment's name as a prefix: otherwise they would
-        # stand in for a function that returned None.
+        # The parts that the environment reported itself are already in its reward. A part named
+        # like a summed one gets the environment's name as a prefix: otherwise it would replace a
+        # function that returned None.
         summed_names = {episode.environment, *(function.name for function in self.functions)}
         own_parts = {
             f"{episode.environment}/{name}" if name in summed_names else name: value

@@ -158,7 +158,7 @@ def read_authorization(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 def select_subprotocol(headers: Mapping[bytes, bytes]) -> str | None:
-    """The subprotocol of the reply to an upgrade: browsers require one of those they offer."""
+    """The subprotocol in the reply to an upgrade: browsers require one that they offered."""
     offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")
     return SUBPROTOCOL if SUBPROTOCOL in map(str.strip, offered) else None
 

@@ -34,8 +34,8 @@ RpcHandler = Callable[[JsonObject, "ServedSession"], Awaitable[JsonObject | None
 class ServedSession:
     """A client's session on an environment.
 
-    Every request has exactly one reply, and the last one is kept: a client that reconnects sends
-    the number of replies that it has received, and gets the one that it missed.
+    Every request has exactly one reply. The last reply is kept for clients that reconnect: they
+    send the number of replies received, and get the missed one.
     """
 
     def __init__(

@@ -67,8 +67,8 @@ def accelerate(
 def skip_unlabelled_logits() -> Iterator[None]:
     """Compute logits only at positions with a label, on all devices.
 
-    TRL does so on GPUs. On others it computes all logits, so that shapes are static for XLA, which
-    is not used here; most positions have no label, and a CPU trains at half the speed then.
+    TRL does so on GPUs. On others it computes all logits, to keep shapes static for XLA, which is
+    not used here. Most positions have no label, and a CPU would train at half the speed.
     """
     from trl.trainer import utils
 
@@ -152,7 +152,7 @@ def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
     """Whether every step runs the same kernels, and the gradients of a step come from one batch.
 
     A graph writes gradients to the same memory each time, so neither accumulation nor other ranks
-    may add to them; and it does not contain what the trainer changes in the model later on.
+    may add to them; nor does it see later changes of the model.
     """
     args, model = trainer.args, trainer.model
     changes_model = (

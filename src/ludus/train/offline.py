@@ -60,8 +60,8 @@ def sft(
         data: A folder that `ludus curate` wrote, a `.jsonl` or `.parquet` file, or a data set on
             the Hub.
         model: A folder, a name on the Hub, or the name of a model that Ludus knows.
-        out: The output folder. If it holds a run with the same config that was stopped or killed,
-            that is resumed from its latest checkpoint; a finished one is left alone.
+        out: The output folder. An interrupted run with the same config is resumed from its latest
+            checkpoint; a finished one is left alone.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.
@@ -208,7 +208,7 @@ def _build_trainer(
         if precomputed:
             phase = f"Computing the reference log-probabilities of {len(train_rows):,} pairs"
             context.progress.phase(PhaseProgress(phase, in_log=True))
-        # Under FSDP, TRL would load it by a name that it may not have.
+        # Under FSDP, TRL would load it by a name, which it may lack.
         if not precomputed or trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
             ref_model = load_trainable_model(context.model_ref)
     trainer = build_trainer(

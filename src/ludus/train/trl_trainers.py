@@ -235,7 +235,7 @@ def build_trainer(
 
 
 def run_trainer(trainer: TrainerMixin, checkpoint: Path | None) -> None:
-    """Run one of TRL's trainers, and turn what goes wrong into an error of one line."""
+    """Run one of TRL's trainers, and raise its failures as one-line errors."""
     import torch
 
     try:

@@ -46,7 +46,7 @@ class RoundMetrics:
     rows: int
     """Rows of all rounds so far, on which the model was trained."""
     agreement: float | None
-    """Share of the student's turns in which it did what the tutor says; before this training."""
+    """Share of the student's turns in which it agreed with the tutor, before this training."""
     reward: float | None
     """Mean reward on held-out tasks, after this training."""
     success: float | None

@@ -1,8 +1,8 @@
 """The program of a worker process: a Chromium that plays MiniWoB++ with BrowserGym.
 
-Differs from BrowserGym's own environment in what makes episodes fast and reproducible: the browser
-is kept from one episode to the next, time in the page is virtual (`page_clock.js`), and no request
-leaves the browser. Tasks, marks (bids) and the accessibility tree are BrowserGym's.
+Unlike BrowserGym's own environment, it makes episodes fast and reproducible: the browser is kept
+between episodes, time in the page is virtual (`page_clock.js`), and no request leaves the browser.
+Tasks, marks (bids) and the accessibility tree are BrowserGym's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The pages of MiniWoB++: their files, what is on one, and oracles for some.
 
-An oracle is a pure function of the goal and the page, so that it works whatever was done before.
+An oracle is a pure function of the goal and the page, so it works after any action.
 """
 
 from __future__ import annotations

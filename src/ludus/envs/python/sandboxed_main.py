@@ -1,10 +1,10 @@
 """The program inside the sandbox: runs a model's code, and calls its function.
 
 The interpreter gets it as text (`-c`), so that no file of Ludus has to be visible inside. It reads
-a request from stdin and writes one line of JSON for each thing done: that it has started, whether
-the code could be executed, and what each call returned. It never learns what should be returned:
-the comparison is made outside. The code runs in this very process and may forge lines, which helps
-it no more than to return those values.
+a request from stdin and writes one line of JSON per step: started, code executed or not, and the
+result of each call. It never learns what should be returned: the comparison is made outside. The
+code runs in this very process and may forge lines, which helps it no more than to return those
+values.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from ludus.errors import ConfigError
 
 KILLED_STATUS = 137
 """The exit status that bubblewrap reports for a program that was ended by SIGKILL. The filter keeps
-a program from exiting with it, so that it means that the program reached its CPU limit, or that
-somebody else killed it."""
+programs from exiting with this status, so it always means a kill: at the CPU limit, or by another
+process."""
 
 # Numbers on x86_64 and aarch64; None if an architecture does not have the call.
 _ALLOWED: dict[str, tuple[int | None, int | None]] = {

@@ -54,7 +54,7 @@ def make_puzzle(size: Size, difficulty: Difficulty, seed: int) -> Puzzle:
         clues[digit] ^= 1 << cell
         candidates, given = candidates_from_clues(clues, grid)
         if difficulty == "hard":
-            # There was one solution with the clue, so that another one has another digit there.
+            # There was one solution with the clue, so any other has another digit there.
             candidates[digit] &= ~(1 << cell)
             is_unique = find_solution(candidates, given, grid) is None
         else:

@@ -213,7 +213,7 @@ class ReplyStream:
         return list(self._write("content", text))
 
     def finish(self) -> list[ReplyDelta]:
-        """Parse what was held back because more text could have changed it."""
+        """Parse the text held back until now because more could have changed it."""
         if self._parser is None:
             return []
         try:

@@ -1,7 +1,7 @@
 """Batch the requests of many coroutines for one engine.
 
-One thread owns the model. Whenever it is free it takes all waiting requests as one batch, so that
-the batch size follows the number of concurrent episodes.
+One thread owns the model. Whenever it is free, it takes all waiting requests as one batch: the
+batch size follows the number of concurrent episodes.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ class BatchState:
 
     state [8, capacity], sampling [3, capacity], stops [capacity, stops], ids and logprobs
     [MAX_STEPS_PER_FETCH, capacity]. They are views of one buffer, in the order: written by the host
-    only, by both, by the steps only. So an upload is one copy, and so is a download, after which
-    the host knows the state of all rows.
+    only, by both, by the steps only. So an upload is one copy, and a download is one copy of the
+    state of all rows.
     """
 
     def __init__(self, capacity: int, *, stops: int, device: torch.device) -> None:

@@ -84,7 +84,7 @@ class Scheduler:
                     self._fetch_output()
         except BaseException:
             self._runner.synchronize()
-            # It is unknown what their slots hold now, so nothing of it may be reused.
+            # The contents of their slots are unknown now and must not be reused.
             for row in (*self._running, *self._joining):
                 self._runner.prefix_cache.release(row.slot, ())
             raise

@@ -41,7 +41,7 @@ PROMPT_LENGTHS = (200, 9)
 FLOAT32_TOLERANCE, BFLOAT16_TOLERANCE = 1e-3, 0.1
 """Largest root-mean-square error of the logits, relative to their standard deviation."""
 _NUM_TOKENS = 2 * LONG_LAUNCH_STEPS
-"""Tokens that are decoded: one launch that is captured, and one that is replayed."""
+"""Tokens to decode: one captured launch and one replayed launch."""
 
 
 class TritonEngine:
@@ -70,7 +70,7 @@ class TritonEngine:
             scheduler.run(requests)
 
     def refresh(self) -> None:
-        """Copy the model's current weights, and drop what the old ones computed."""
+        """Copy the model's current weights, and drop results of the old ones."""
         with _engine_device_guard(self._weights.device):
             self._weights.sync()
         self._runner.prefix_cache.clear()

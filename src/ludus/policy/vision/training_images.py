@@ -91,8 +91,8 @@ def expand_image_tokens(
 ) -> RenderedConversation:
     """Repeat each image token as often as its image has tokens; image tokens have no loss.
 
-    `urls` are the images of the whole conversation. If it has been truncated, only those whose
-    placeholders are left are opened.
+    `urls` are the images of the whole conversation. Of a truncated row, only images with a
+    placeholder left are opened.
     """
     sizes = map(vision.num_image_tokens, urls)
     indices = vision.expanded_indices(rendered.ids, sizes)

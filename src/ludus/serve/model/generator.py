@@ -266,5 +266,5 @@ class Generator:
         deadline = time.monotonic() + self._config.shutdown_timeout
         while self._in_flight and time.monotonic() < deadline and not force_exit():  # noqa: ASYNC110
             await asyncio.sleep(_POLL_INTERVAL_S)
-        # Fails what still runs, so that its clients are told.
+        # Fails the running requests, so that clients get an error.
         await self.runtime.batcher.close()

@@ -1,7 +1,7 @@
 """Records conversations as episodes of a run folder, with token ids and log-probabilities.
 
-A session is one conversation. A header names the session of a call; without it, a call that
-continues the messages of a session belongs to that session, and any other call starts one.
+A session is one conversation. A header names the session of a call. Without it, a call belongs to
+the session whose messages it continues, or starts a new one.
 
 Open sessions are files beside the journal, rewritten with each reply: if the process is killed,
 the next one writes them to the journal.

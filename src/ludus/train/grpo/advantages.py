@@ -12,8 +12,8 @@ At the end of an episode V is 0, whatever ended it. So the deltas of an episode 
 minus `V_0`, which is the same for all attempts at a task: progress moves credit between turns, and
 going back and forth earns nothing (potential-based shaping). With `gae_lambda` 1, `A_t` is the
 return from turn t on minus `V_t`: progress is a baseline, and the rewards alone set the optimum.
-With less, a turn is credited above all with the progress that soon follows it, so that there is a
-learning signal even if all attempts fail.
+With less, a turn is credited mostly with the progress soon after it: there is a learning signal
+even if all attempts fail.
 
 Without progress, and with a reward only in the last turn, all turns have the episode's advantage.
 """

@@ -76,8 +76,7 @@ def limit_update(
 ) -> tuple[float, float, int]:
     """Halve an update until its divergence is within the bound.
 
-    Returns the divergence of the update as it was made and as it is now, and how often it was
-    halved.
+    Returns the divergence of the update before and after halving, and the number of halvings.
     """
     first = divergence = measure()
     halvings = 0

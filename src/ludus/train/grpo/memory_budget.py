@@ -1,7 +1,7 @@
 """How many tokens are trained on at once: as many as fit into this run's share of the GPU.
 
-Memory per token is measured on the parts that were computed, not estimated from what happens to be
-free, so that several runs on one GPU do not starve each other.
+Memory per token is measured on computed parts, not estimated from free memory, so that several runs
+can share a GPU.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def packed_length(episodes: Sequence[EpisodeTokens]) -> int:
 
 
 def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> PackedGroups:
-    """Pack episodes, of which those with the same prompt must be neighbours to share it."""
+    """Pack episodes; only neighbours share a prompt."""
     import numpy as np
     import torch
 

@@ -58,9 +58,8 @@ def grpo(
     Args:
         env: A spec, a server's address or a mixture of them, as for `ludus.collect`.
         model: A folder, a name on the Hub, or the name of a model that Ludus knows.
-        out: The output folder. If it holds a run with the same config that was stopped or killed,
-            that is resumed from its latest checkpoint; a finished one is left alone, or extended if
-            `config.steps` is larger now.
+        out: The output folder. An interrupted run with the same config is resumed from its latest
+            checkpoint; a finished one is left alone, or extended if `config.steps` is larger now.
         overwrite: Replace a run with another config, instead of raising.
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.
@@ -190,7 +189,7 @@ def _run_trainer(
 
 
 def _save_checkpoint(context: GRPOContext, trainer: Any) -> bool:
-    """Save a checkpoint, unless this step has one; whether nothing went wrong.
+    """Save a checkpoint, unless this step has one; returns whether that succeeded.
 
     Errors are reported and not raised: the error that ended training is more important.
     """

@@ -1,8 +1,8 @@
 """The plot of a GRPO run: `reward.png`.
 
 The upper axes show the reward with its standard deviation, the reward on held-out tasks, and the
-parts of the reward; those below the share of zero-variance groups and the entropy, and of a
-curriculum the buckets that were drawn. Drawn on its own canvas, without pyplot's global state.
+parts of the reward; the lower axes show the share of zero-variance groups, the entropy, and the
+buckets of a curriculum. Drawn on its own canvas, without pyplot's global state.
 """
 
 from __future__ import annotations

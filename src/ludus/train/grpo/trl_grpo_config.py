@@ -1,8 +1,8 @@
 """TRL's GRPOConfig for a run.
 
 All episodes of a step are played at its start, so training is on-policy. Defaults that differ from
-TRL's: the learning rate warms up for a few steps and decays linearly to the last one, because most
-of a step's gradient is noise, which averages out at a low rate; gradients are clipped at 1.
+TRL's: the learning rate warms up for a few steps and decays linearly, because most of a step's
+gradient is noise, which averages out at a low rate; gradients are clipped at 1.
 """
 
 from __future__ import annotations

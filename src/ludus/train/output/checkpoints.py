@@ -83,8 +83,7 @@ def latest_checkpoint(out: Path) -> Path | None:
 def find_intact_step(out: Path) -> tuple[int | None, list[str]]:
     """The highest step with a complete checkpoint whose files are as they were written.
 
-    Also returned is what is wrong with later ones, except for those that a killed run left
-    half-written.
+    Also returns the damage of later ones, except half-written ones of a killed run.
     """
     damages = list[str]()
     for path in _list_checkpoints(out):

@@ -99,7 +99,7 @@ def _introduction(record: TrainingRecord) -> str:
 
 
 def _usage_section(record: TrainingRecord, name: str) -> str:
-    """Code that loads the model, and commands that collect with it and evaluate it."""
+    """Code to load the model, and commands to collect with it and evaluate it."""
     only_ludus = record.is_adapter_only and record.model == smollm2.NAME
     if record.accepts_images or only_ludus:
         imports = ["from ludus.policy.load import load"]

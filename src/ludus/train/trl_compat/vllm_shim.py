@@ -1,8 +1,8 @@
 """A stand-in for TRL's vLLM server that samples from the policy under training.
 
-For scripts that request completions over HTTP: POST /generate/ takes prompts and sampling
-parameters and returns token ids and log-probabilities, as TRL's vLLM server did when such scripts
-were written; GET /health/ answers that it is up. It listens on loopback only.
+For scripts written for TRL's vLLM server: POST /generate/ takes prompts and sampling parameters and
+returns token ids and log-probabilities; GET /health/ is the health check. It listens on loopback
+only.
 """
 
 from __future__ import annotations
