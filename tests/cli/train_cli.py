@@ -78,6 +78,10 @@ def _write_splits(folder: Path, rows: list[dict[str, Any]], test: int) -> Path:
     return folder
 
 
+def parse_events(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
 def read_log(out: Path) -> list[dict[str, Any]]:
     text = (out / "log.jsonl").read_text()
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return parse_events(text[: text.rfind("\n") + 1])

@@ -109,6 +109,11 @@ Debug = Annotated[
     "Print tracebacks of exceptions in the environment's code.",
 ]
 JsonObject = Annotated[bool, Option("Output", advanced=True, name="json"), "Print one JSON object."]
+JsonLines = Annotated[
+    bool,
+    Option("Output", advanced=True, name="json"),
+    "Print JSON lines: progress events, and the summary at the end.",
+]
 Private = Annotated[bool, Option("Output"), "Make the Hub repository private."]
 
 _Config = TypeVar("_Config")

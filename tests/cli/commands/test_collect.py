@@ -22,7 +22,7 @@ from cli.collect_cli import (
 from ludus.agents.agent import EpisodeContext, Player
 from ludus.agents.oracle import OracleAgent
 from ludus.cli.display.run_display import RunDisplay
-from ludus.cli.display.status import LogStatus
+from ludus.cli.display.status import JsonStatus, LogStatus
 from ludus.data.episode_reader import episodes
 from ludus.rollout import CollectConfig
 from ludus.rollout.collect import collect as collect_episodes
@@ -65,10 +65,11 @@ def test_a_long_path_is_printed_in_full(tmp_path: Path) -> None:
     assert str(folder) in done.stdout.replace("\n", "")
 
 
-def test_with_json_stdout_has_the_summary_alone(tmp_path: Path) -> None:
+def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
     done = collect("catch", "-n", "4", "--json", "-o", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    *_, printed = map(json.loads, done.stdout.splitlines())
+    assert printed["event"] == "summary"
     assert {name: printed[name] for name in ("episodes", "mean_reward", "complete", "folder")} == {
         "episodes": 4,
         "mean_reward": 1.0,
@@ -97,6 +98,16 @@ async def test_a_log_file_gets_plain_lines(
     assert stdout == ""
     lines = [line for line in stderr.splitlines() if line != "Checking catch"]
     assert lines and all(re.match(r"\d/8 episodes, \d[\d.,]*/s", line) for line in lines), lines
+
+
+async def test_json_progress_is_printed_periodically(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await collect_with_display(RunDisplay(JsonStatus(interval_s=0.05)), tmp_path / "run")
+    stdout, stderr = capfd.readouterr()
+    first = json.loads(stdout.splitlines()[0])
+    assert stderr == "" and (first["event"], first["planned"]) == ("progress", 8)
+    assert first["remaining"] == 8 and first["active"] > 0
 
 
 def test_no_resume_starts_a_second_run_beside_the_first(tmp_path: Path) -> None:
@@ -258,5 +269,5 @@ def test_what_an_environment_prints_is_not_on_stdout(tmp_path: Path) -> None:
     )
     done = collect("loud.py:Loud", "-n", "3", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+    assert all("event" in json.loads(line) for line in done.stdout.splitlines())
     assert "HELLO" in done.stderr

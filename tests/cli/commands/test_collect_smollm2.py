@@ -49,7 +49,7 @@ def test_with_json_the_download_notice_goes_to_stderr(tmp_path: Path) -> None:
     asked = (COUNTER, "--provider", "hf", "--model", "smollm2", *SHORT, "--json")
     done = ludus("collect", *asked, "-o", tmp_path / "run")
     assert {"Downloading", "Converting"} <= {*first_words(done)}
-    assert json.loads(done.stdout)["folder"] == str(tmp_path / "run")
+    assert json.loads(done.stdout.splitlines()[-1])["folder"] == str(tmp_path / "run")
     again = ludus("collect", *asked, "-o", tmp_path / "run-2")
     assert "Downloading" not in first_words(again), "it is there now"
 

@@ -92,14 +92,17 @@ def test_an_evaluation_on_other_tasks_is_not_replaced(tmp_path: Path) -> None:
     assert more.returncode == 0, "more candidates and episodes on the same tasks"
 
 
-def test_with_json_stdout_has_the_summary_alone(tmp_path: Path) -> None:
+def test_with_json_every_line_is_json_and_the_last_is_the_summary(tmp_path: Path) -> None:
     done = invoke_eval("catch", "-c", "random", "-c", "oracle", "--json", "-o", tmp_path / "eval")
-    assert done.exit_code == 0, done.stderr
-    last = json.loads(done.stdout)
+    assert (done.exit_code, done.stderr) == (0, "")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    last = events[-1]
+    phases = [event["phase"] for event in events if event["event"] == "phase"]
+    assert phases == ["random plays", "oracle plays"]
     assert last["folder"] == str(tmp_path / "eval") and last["settings"]["episodes"] == 50
     assert last["settings"]["seed"] == 999
     assert last["candidates"][1]["metrics"]["accuracy"]["value"] == 1.0
-    assert {**read_summary(tmp_path / "eval"), "folder": last["folder"]} == last
+    assert {**read_summary(tmp_path / "eval"), "event": "summary", "folder": last["folder"]} == last
 
 
 def test_a_candidates_episodes_are_a_run_that_can_be_shown(tmp_path: Path) -> None:

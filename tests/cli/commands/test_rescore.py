@@ -105,7 +105,7 @@ def test_a_judge_ranks_groups_and_is_paid_once(tmp_path: Path) -> None:
             assert rewards == [i % 10 / 10 for i in range(12)]
         assert len(stub.bodies) == 3
         assert "Prefer high guesses." in json.dumps(stub.bodies[0])
-    summary = json.loads(done.stdout)
+    summary = json.loads(done.stdout.splitlines()[-1])
     assert (summary["judge"]["calls"], summary["judge"]["cached"]) == (0, 3)
     assert summary["comparison"]["pair_accuracy"]["value"] == 1.0
 

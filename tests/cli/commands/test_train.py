@@ -19,6 +19,7 @@ from cli.train_cli import (
     FAST_OPTIONS,
     error_message,
     invoke_train,
+    parse_events,
     read_log,
     save_model,
     start_train,
@@ -50,7 +51,11 @@ def test_sft_trains_documents_and_uploads_a_model(tmp_path: Path) -> None:
         env = logged_in(hub, tmp_path)
         done = train(*command, "-H", "ada/player:private", env=env)
     assert done.returncode == 0, done.stderr
-    ended = json.loads(done.stdout)
+    events = parse_events(done.stdout)
+    assert {line["event"] for line in events} == {"phase", "step", "summary"}
+    losses = [line["loss"] for line in events if line["event"] == "step" and "loss" in line]
+    assert losses == [line["loss"] for line in read_log(out) if "loss" in line]
+    ended = events[-1]
     assert (ended["steps"], ended["stopped"], ended["folder"]) == (2, None, str(out))
     assert ended["url"] == f"{hub.url}/ada/player"
     assert (hub.repos, hub.kinds) == ({"ada/player": True}, {"ada/player": "model"})
@@ -121,7 +126,7 @@ def test_prints_of_trackers_do_not_reach_stdout(
     done = invoke_train(
         "sft", data, "-m", model, "-o", out, *FAST_OPTIONS, "--epochs", "1", "--json"
     )
-    assert json.loads(done.stdout)["stopped"] is None
+    assert parse_events(done.stdout)[-1]["stopped"] is None
     assert "* Trackio project initialized\n" in done.stderr
 
 

@@ -18,6 +18,7 @@ from cli.in_process import Result, Runner
 from cli.train_cli import (
     error_message,
     invoke_train,
+    parse_events,
     read_log,
     save_model,
     start_train,
@@ -68,7 +69,7 @@ def wait_for_log(out: Path) -> None:
 class TrainedRun:
     model: Path
     out: Path
-    printed: dict[str, Any]
+    events: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +81,25 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     options = ("--reward-func", REWARD_SPEC, "--eval-every", "3", "--eval-episodes", "2", "--json")
     done = invoke_train(*command, *options)
     assert done.exit_code == 0, (done.output, done.exception)
-    return TrainedRun(model, out, json.loads(done.stdout))
+    return TrainedRun(model, out, parse_events(done.stdout))
 
 
-def test_every_step_is_logged_with_all_metrics(trained: TrainedRun) -> None:
-    steps = read_log(trained.out)
+def test_every_step_is_an_event_with_all_metrics(trained: TrainedRun) -> None:
+    steps = [line for line in trained.events if line["event"] == "step"]
     assert [line["step"] for line in steps if "reward" in line] == [1, 2, 3]
     for line in steps:
+        del line["event"], line["seconds_left"]
         assert all(isinstance(value, int | float) for value in line.values()), line
+    assert steps == read_log(trained.out)
     assert all(line.keys() >= LOGGED_METRICS for line in steps if "reward" in line)
     assert "rewards/vowels/mean" in next(line for line in steps if "reward" in line)
     tests = [line for line in steps if "eval_reward" in line]
     assert [(line["step"], line["eval_episodes"]) for line in tests] == [(0, 2), (3, 2)]
 
 
-def test_with_json_the_result_is_printed(trained: TrainedRun) -> None:
-    last, record = trained.printed, read_record(trained.out)
-    assert (last["steps"], last["stopped"]) == (3, None)
+def test_the_last_event_is_the_result(trained: TrainedRun) -> None:
+    last, record = trained.events[-1], read_record(trained.out)
+    assert (last["event"], last["steps"], last["stopped"]) == ("summary", 3, None)
     assert last["folder"] == str(trained.out) and isinstance(last["verdicts"], list)
     assert record is not None and record.environment is not None and record.metrics is not None
     assert record.environment.names == (COUNTER, "catch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
 from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_pairs, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
-from ludus.cli.display.status import LiveStatus, LogStatus, PhaseView
+from ludus.cli.display.status import JsonStatus, LiveStatus, LogStatus, PhaseView
 from ludus.cli.main import run
 from ludus.rollout.progress import PhaseProgress
 
@@ -123,15 +124,14 @@ def test_candidates_are_labelled_in_one_display(model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("every_view")
-def test_the_test_loss_shows_rows_tokens_and_an_estimate(tmp_path: Path) -> None:
+def test_the_test_loss_is_a_phase_below_the_steps(tmp_path: Path) -> None:
     student, data = save_model(tmp_path / "model"), write_rows(tmp_path / "data", 6, 6)
     command = ("train", "sft", str(data), "-m", str(student), "-o", str(tmp_path / "out"))
     with stderr_on_a_terminal() as drawn:
         assert run([*command, *FAST_OPTIONS, "--epochs", "1"]) == 0
     seen = list(screens(drawn.decode()))
-    measuring = [line for screen in seen for line in screen if "6/6 rows" in line]
-    assert "test loss" in measuring[-1] and "tokens/s" in measuring[-1]
-    assert "~0 s left" in measuring[-1] and height(seen[-1]) == 0
+    measuring = [screen for screen in seen if any("test loss on 6 rows" in line for line in screen)]
+    assert measuring and height(measuring[-1]) == 2 and height(seen[-1]) == 0
 
 
 @pytest.mark.usefixtures("every_view")
@@ -160,6 +160,33 @@ def test_a_log_file_gets_each_phase_once_and_no_control_characters(
     assert lines[:2] == [f"Checking {COUNTER}", f"Loading {model}"]
     assert len({*lines}) == len(lines)
     assert "\x1b" not in stderr and "\r" not in stderr
+
+
+def test_with_json_nothing_else_is_printed(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ("collect", COUNTER, "--agent", f"hf:{model}", "-n", "2", *SHORT)
+    assert run([*command, "--json", "-o", str(tmp_path / "run")]) == 0
+    stdout, stderr = capfd.readouterr()
+    first, second, *_, last = map(json.loads, stdout.splitlines())
+    assert stderr == "" and last["event"] == "summary"
+    assert [first["phase"], second["phase"]] == [f"Checking {COUNTER}", f"Loading {model}"]
+
+
+def test_json_events_have_the_counts_of_a_phase(capfd: pytest.CaptureFixture[str]) -> None:
+    progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
+    with JsonStatus(interval_s=3600) as shown:
+        shown.show(PhaseView(progress))
+        for _ in range(3):
+            progress.advance(2, tokens=10)
+            shown.refresh()
+        shown.notify("slow")
+    phase, counts, notice = map(json.loads, capfd.readouterr().out.splitlines())
+    assert phase == {"event": "phase", "phase": "Measuring"}
+    assert (counts["event"], counts["done"], counts["total"], counts["tokens"]) == (
+        "progress", 2, 8, 10,
+    )  # fmt: skip
+    assert notice == {"event": "notice", "message": "slow"}
 
 
 def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:

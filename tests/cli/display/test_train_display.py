@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 from pathlib import Path
@@ -49,6 +50,18 @@ def test_log_lines_are_printed_once_per_interval(
     assert "test loss 0.5000" in lines[1] and "loss 1.2500" in lines[1]
 
 
+def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str]) -> None:
+    with training_progress(as_json=True) as display:
+        display.say("Reading rows.")
+        display.begin(10, 1)
+        display.step({**LINE, "loss": float("nan")})
+    words, begun, step = map(json.loads, capfd.readouterr().out.splitlines())
+    assert words == {"event": "notice", "message": "Reading rows."}
+    assert begun == {"event": "phase", "phase": "Training", "total_steps": 10, "resumed_from": 1}
+    assert step.pop("seconds_left") >= 0
+    assert step == {"event": "step", **LINE, "loss": None}
+
+
 def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
     for module in (status, display_module):
@@ -63,7 +76,7 @@ def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_quiet_display_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with training_progress(quiet=True) as display:
+    with training_progress(quiet=True, as_json=True) as display:
         display.say("x")
         display.begin(10, None)
         display.step(LINE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -56,7 +55,7 @@ def collect(
     ] = None,
     push_to_hub: common.Push = None,
     debug: common.Debug = False,
-    as_json: common.JsonObject = False,
+    as_json: common.JsonLines = False,
 ) -> None:
     """Play episodes concurrently and store all of them.
 
@@ -74,6 +73,7 @@ def collect(
     """
     from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import EXIT_CODES, exit_if_signalled
+    from ludus.cli.display.status import format_event
     from ludus.cli.hub_uploads import push_data
     from ludus.policy.agent_factory import agent_from_config, agent_from_spec, parse_agent
 
@@ -107,7 +107,7 @@ def collect(
 
     with (
         common.record_environment_errors(debug=debug) as errors,
-        progress(quiet=is_human) as display,
+        progress(quiet=is_human, as_json=as_json) as display,
     ):
         if push_to_hub is not None:
             # Before the first episode, so that a refusal costs nothing.
@@ -128,7 +128,7 @@ def collect(
         if not as_json:
             print(f"Data set: {fields['url']}")
     if as_json:
-        print(json.dumps(fields, allow_nan=False))
+        print(format_event("summary", fields))
     exit_if_signalled(result.stop_reason)
 
 

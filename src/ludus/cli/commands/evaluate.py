@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +40,7 @@ def eval_(
         common.output_option("in evals/, named after the settings"),
         "Folder of the evaluation.",
     ] = None,
-    as_json: common.JsonObject = False,
+    as_json: common.JsonLines = False,
 ) -> None:
     """Let candidates play the same held-out tasks, and compare them with the first.
 
@@ -58,6 +57,7 @@ def eval_(
     from ludus.cli.display.eval_table import print_evaluation
     from ludus.cli.display.run_display import progress
     from ludus.cli.display.signals import exit_if_signalled
+    from ludus.cli.display.status import format_event
     from ludus.evaluation import pipeline
     from ludus.evaluation.candidates import parse_candidates
 
@@ -65,7 +65,7 @@ def eval_(
         raise ConfigError("`fail_if_worse` needs a second `candidate` to compare with the first.")
     agents = parse_candidates(candidates, common.with_thinking(options, thinking))
     end_if_checking()
-    with progress() as display:
+    with progress(as_json=as_json) as display:
         greedy = [each.label for each in agents if each.is_greedy]
         if greedy and config.group_size > 1:
             display.warn(
@@ -78,7 +78,7 @@ def eval_(
         )
     if as_json:
         fields = {"folder": str(evaluation.folder), **evaluation.as_json()}
-        print(json.dumps(fields, allow_nan=False))
+        print(format_event("summary", fields))
     else:
         print_evaluation(evaluation)
     exit_if_signalled(evaluation.stop_request)

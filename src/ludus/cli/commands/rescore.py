@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +61,7 @@ def rescore(
         common.output_option("beside RUN, named after it and the settings"),
         "New run folder.",
     ] = None,
-    as_json: common.JsonObject = False,
+    as_json: common.JsonLines = False,
 ) -> None:
     """Score the episodes of a run again, without playing them, and write a new run.
 
@@ -76,6 +75,7 @@ def rescore(
     ludus rescore runs/wordle --judge openai:gpt-5-mini --judge-prompt criteria.md --judge-groups
     """
     from ludus.cli.display.run_display import progress
+    from ludus.cli.display.status import format_event
     from ludus.policy.agent_factory import agent_from_config, parse_agent
     from ludus.scoring.judge import Judge, default_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
@@ -112,11 +112,11 @@ def rescore(
         async with config.judge or nullcontext():
             return await rescore(path, out, config, progress=display)
 
-    with progress() as display:
+    with progress(as_json=as_json) as display:
         result = display.run(score(display))
     if as_json:
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
-        print(json.dumps(fields, allow_nan=False))
+        print(format_event("summary", fields))
     else:
         print_result(result)
     exit_if_signalled(result.stop_reason)

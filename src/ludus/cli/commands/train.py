@@ -5,7 +5,6 @@ With several processes (torchrun) only rank 0 prints and uploads.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ class TrainRun:
     thinking: common.Thinking = None
     overwrite: common.Overwrite = False
     push_to_hub: common.Push = None
-    as_json: common.JsonObject = False
+    as_json: common.JsonLines = False
 
 
 @command(without=("beta",))
@@ -179,6 +178,7 @@ def run_training(
     before its first one.
     """
     from ludus.cli.display.signals import EXIT_CODES
+    from ludus.cli.display.status import format_event
     from ludus.cli.display.train_display import training_progress
     from ludus.cli.display.train_summary import print_summary, training_fields
     from ludus.cli.hub_uploads import push_trained_model
@@ -193,7 +193,9 @@ def run_training(
     again = "the same command without --overwrite" if run.overwrite else "the same command"
     on_checked = partial(push.create, MODEL) if push is not None and is_rank_0 else None
     with (
-        training_progress(quiet=not is_rank_0, on_checked=on_checked) as display,
+        training_progress(
+            quiet=not is_rank_0, as_json=run.as_json, on_checked=on_checked
+        ) as display,
         # Experiment trackers print on stdout, which is for results.
         redirect_stdout(sys.stderr),
     ):
@@ -234,6 +236,6 @@ def run_training(
                 print(f"Model: {url}")
             fields["url"] = url
         if run.as_json:
-            print(json.dumps(fields, allow_nan=False))
+            print(format_event("summary", fields))
     if stopped is not None:
         sys.exit(EXIT_CODES.get(stopped, 1))

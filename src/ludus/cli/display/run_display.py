@@ -45,6 +45,7 @@ from ludus.rollout.progress import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ludus.data.tool_schema import JsonObject
     from ludus.scoring.judge import Judge
 
 T = TypeVar("T")
@@ -149,6 +150,20 @@ class RunView:
         problems = _problem_text(self._run)
         return f"{line}; {problems}" if problems else line
 
+    def progress(self) -> JsonObject:
+        run, fields = self._run, self._run.stats.summary()
+        if isinstance(run, Collector) and run.decoding.tokens is not None:
+            fields["sampled_tokens"] = run.decoding.tokens
+            fields["tokens_per_second"] = run.decoding.tokens_per_second
+        return {
+            "phase": self._title or "Playing",
+            **fields,
+            "episodes_per_second": run.stats.rate,
+            "seconds_left": run.stats.seconds_left,
+            "active": run.stats.active,
+            "problems": _problem_text(run),
+        }
+
     def render(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
@@ -212,12 +227,14 @@ def _problem_text(run: EpisodeRun) -> str:
     return "; ".join(parts)
 
 
-def progress(label: str = "", *, quiet: bool = False) -> RunDisplay:
+def progress(label: str = "", *, quiet: bool = False, as_json: bool = False) -> RunDisplay:
     """Create a progress display for scripts and notebooks.
 
         with ludus.progress() as progress:
             result = await ludus.collect("wordle", config=config, progress=progress)
 
     `ludus.evaluate` and `ludus.rescore` take it, too. `quiet`: notices only, as a person types.
+    `as_json`: events as JSON lines on stdout.
     """
-    return RunDisplay(LogStatus(interval_s=0) if quiet else create_status(), label)
+    status = LogStatus(interval_s=0) if quiet else create_status(as_json=as_json)
+    return RunDisplay(status, label)

@@ -1,4 +1,4 @@
-"""The one progress display of a command: on a terminal, or in a log file.
+"""The one progress display of a command: on a terminal, in a log file, or as JSON lines.
 
 It shows one view at a time; a command replaces the view when the next phase begins. On a terminal
 the view is redrawn at the bottom. A log file gets a line when a long phase begins, and its progress
@@ -7,10 +7,11 @@ every half minute, without repetitions.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
+    from ludus.data.tool_schema import JsonObject
+
 ProgressCallback = Callable[[str, int, int | None], None]
 
 LOG_INTERVAL_S = 30.0
 """Seconds between two progress lines in a log file."""
+JSON_INTERVAL_S = 5.0
+"""Seconds between two progress events of `--json`."""
 REFRESHES_PER_SECOND = 5
 MIN_REDRAW_INTERVAL_S = 0.1
 """Least number of seconds between two redraws that the work itself asks for."""
@@ -44,6 +49,9 @@ class StatusView(Protocol):
     def log_line(self) -> str:
         """Progress as one line of a log file; empty: no line."""
 
+    def progress(self) -> JsonObject:
+        """Progress as the fields of a JSON event; empty: no event."""
+
     def render(self) -> RenderableType:
         """Progress on a terminal."""
 
@@ -59,6 +67,9 @@ class Status:
 
     def notify(self, message: str, style: str = "") -> None:
         """Print a message that stays. May be called from any thread."""
+
+    def emit(self, event: str, fields: Mapping[str, object]) -> None:
+        """Print an event, if the output is JSON."""
 
     def __enter__(self) -> Self:
         return self
@@ -125,14 +136,14 @@ class LogStatus(Status):
         self._view: StatusView | None = None
         self._last_line = ""
         self._reported_at = float("-inf")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._ended = threading.Event()
         self._timer: threading.Thread | None = None
 
     def show(self, view: StatusView) -> None:
         self._view = view
         if view.headline:
-            self.notify(view.headline)
+            self._announce(view.headline)
         if self._timer is None and self._interval_s > 0:
 
             def report() -> None:
@@ -148,7 +159,7 @@ class LogStatus(Status):
             if self._view is None or time.monotonic() - self._reported_at < self._interval_s:
                 return
             self._reported_at = time.monotonic()
-            self._write(self._view.log_line())
+            self._report(self._view)
 
     def notify(self, message: str, style: str = "") -> None:
         with self._lock:
@@ -159,14 +170,51 @@ class LogStatus(Status):
         if self._timer is not None:
             self._timer.join()
 
+    def _announce(self, headline: str) -> None:
+        self.notify(headline)
+
+    def _report(self, view: StatusView) -> None:
+        self._write(view.log_line())
+
     def _write(self, line: str) -> None:
         if line and line != self._last_line:
             self._last_line = line
             print(escape_control_chars(line), file=sys.stderr, flush=True)
 
 
-def create_status() -> Status:
-    """The display that suits stderr: redrawn on a terminal, lines in a log file."""
+class JsonStatus(LogStatus):
+    """Prints events as JSON lines on the stdout that there is when it is created."""
+
+    def __init__(self, interval_s: float = JSON_INTERVAL_S) -> None:
+        super().__init__(interval_s)
+        self._stdout = sys.stdout
+
+    def emit(self, event: str, fields: Mapping[str, object]) -> None:
+        with self._lock:
+            print(format_event(event, fields), file=self._stdout, flush=True)
+
+    def notify(self, message: str, style: str = "") -> None:
+        self.emit("notice", {"message": message})
+
+    def _announce(self, headline: str) -> None:
+        self.emit("phase", {"phase": headline})
+
+    def _report(self, view: StatusView) -> None:
+        if fields := view.progress():
+            self.emit("progress", fields)
+
+
+def format_event(event: str, fields: Mapping[str, object]) -> str:
+    """A line of `--json`. Numbers that are not finite are null."""
+    from ludus.data.json_files import to_jsonable
+
+    return json.dumps(to_jsonable({"event": event, **fields}), allow_nan=False)
+
+
+def create_status(*, as_json: bool = False) -> Status:
+    """JSON, or the display that suits stderr: redrawn on a terminal, lines in a log file."""
+    if as_json:
+        return JsonStatus()
     return LiveStatus() if _is_live_terminal() else LogStatus()
 
 
@@ -191,6 +239,11 @@ class PhaseView:
 
     def log_line(self) -> str:
         return ", ".join([self._title, *progress_counts(self._progress)])
+
+    def progress(self) -> JsonObject:
+        names = ("done", "total", "unit", "tokens", "tokens_per_second", "seconds_left")
+        counts = {name: getattr(self._progress, name) for name in names}
+        return {"phase": self._title, **counts} if self.has_counts else {}
 
     def render(self) -> RenderableType:
         """A spinner, the title, and a bar with counts if something is counted."""

@@ -162,12 +162,15 @@ class TrainDisplay:
             self._on_checked()
         self.has_begun = True
         self._metrics = TrainMetrics(total_steps, resumed_from)
+        begun = {"phase": "Training", "total_steps": total_steps, "resumed_from": resumed_from}
+        self._status.emit("phase", begun)
         self.phase(PhaseProgress("Training"))
 
     def step(self, line: LogLine) -> None:
         """Add a line of the log."""
         if self._metrics is not None:
             self._metrics.add(line)
+            self._status.emit("step", {**line, "seconds_left": self._metrics.seconds_left})
             self._status.refresh()
 
     def say(self, message: str) -> None:
@@ -203,6 +206,9 @@ class StepsView:
         steps = ", ".join([f"step {metrics.step:,}/{metrics.total_steps:,}", *metrics.log_texts()])
         return f"{steps}; {self._phase.log_line()}" if self._phase.has_counts else steps
 
+    def progress(self) -> JsonObject:
+        return self._phase.progress()
+
     def render(self) -> RenderableType:
         from rich.console import Group
         from rich.table import Table
@@ -225,7 +231,10 @@ class StepsView:
 
 @contextmanager
 def training_progress(
-    *, quiet: bool = False, on_checked: Callable[[], None] | None = None
+    *,
+    quiet: bool = False,
+    as_json: bool = False,
+    on_checked: Callable[[], None] | None = None,
 ) -> Iterator[TrainDisplay]:
     """Create a progress display for `ludus.sft`, `ludus.dpo` and `ludus.grpo` in scripts.
 
@@ -233,9 +242,10 @@ def training_progress(
             ludus.grpo("wordle", "models/wordle", "models/wordle-grpo", progress=progress)
 
     Ctrl-C stops after the current step; the same call resumes there. `quiet` shows nothing, on
-    ranks other than 0. `on_checked` is called before the first step.
+    ranks other than 0; `as_json` prints events as JSON lines on stdout. `on_checked` is called
+    before the first step.
     """
-    display = TrainDisplay(Status() if quiet else create_status(), on_checked)
+    display = TrainDisplay(Status() if quiet else create_status(as_json=as_json), on_checked)
     # Only rank 0 is told when training begins; the other ranks stop after a step when it does.
     display.has_begun = quiet
     with display, handle_signals(display.request_stop):
