@@ -44,7 +44,7 @@ class Option:
     """The value of the option if it is given without one."""
     metavar: str = ""
     default: str = ""
-    """What is done if the option is not given, if the default value does not say it."""
+    """The default in words, if the value does not explain itself."""
     env_var: str = ""
     parse: Callable[[str], Any] | None = None
     """The value of a text. A ValueError says what is wrong with it."""

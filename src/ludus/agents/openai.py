@@ -232,8 +232,8 @@ class OpenAIAgent(APIAgent):
         try:
             return await post({field: max_tokens})
         except ContextLengthExceeded:
-            # Many servers reject a limit that does not fit beside the prompt. What is left of the
-            # context is then less than the limit, so without one the reply is not longer.
+            # Many servers reject a limit that does not fit beside the prompt. The rest of the
+            # context is then shorter than the limit, so no limit is needed.
             return await post({})
         except RequestRefused as error:
             if field not in str(error):

@@ -227,8 +227,8 @@ class Throttle:
             ...
             throttle.increase()  # or throttle.decrease(epoch)
 
-    It starts at the maximum: most providers accept that, and with others it takes one round trip
-    to notice. Use it from one event loop.
+    It starts at the maximum: most providers accept that, and others refuse within one round trip.
+    Use it from one event loop.
     """
 
     def __init__(self, max_limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:

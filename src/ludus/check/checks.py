@@ -43,7 +43,7 @@ class CheckSkipped(Exception):
 
 
 class EnvironmentChecks:
-    """The checks of one environment. Each returns what it saw, or raises."""
+    """The checks of one environment. Each returns its findings, or raises."""
 
     def __init__(self, endpoint: Endpoint, *, seeds: int, sessions: int) -> None:
         self._endpoint = endpoint

@@ -1,6 +1,6 @@
 """Episodes for the checks: played by the oracle if there is one, else by random calls.
 
-They are played by the same loop as all episodes, on a session that records what it sees.
+They are played by the usual loop, on a session that records its messages.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class RecordingSession(Session):
         try:
             result = await self._session.step(action)
         except ExecutionFailed as error:
-            # A model would be shown it; here it may be a mistake of the author.
+            # A model would see the error; here it may be the author's mistake.
             error.details.pop(EPISODE_CONTINUES, None)
             raise
         self.transcript.results.append(result)

@@ -106,7 +106,7 @@ class RewardAudit:
         return sorted(comparisons, key=lambda each: -each.mean)
 
     def describe_best(self) -> str:
-        """The mean return of the best player, beside a known one of the reference, in one line."""
+        """The best player's mean return, and the reference's if known, in one line."""
         best = self.compare()[0]
         mean = fmean(self.reference_returns[: self.seeds])
         reference = "" if math.isnan(mean) else f"; {self.reference} {mean:.3g}"

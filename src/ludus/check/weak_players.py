@@ -1,6 +1,6 @@
 """Players that do not try to solve the task: a reward function should give them little.
 
-Most of them say the same text in every call: a constant, or one that they copy from the prompt.
+Most of them repeat one text in every call: a constant, or a part of the prompt.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def say(
     prompt: str,
     rng: random.Random,
 ) -> Iterator[ToolCall]:
-    """A call for each text, of the next tool that can take it; it ends if none can."""
+    """A call per text, to the next tool that accepts it; ends if none does."""
     for number, text in enumerate(texts(prompt)):
         able = [tool for tool in tools if _fit_arguments(tool, text)]
         if not able:

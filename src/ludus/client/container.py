@@ -1,7 +1,7 @@
 """Containers of environment images: started on a free loopback port, and always removed.
 
-The engine is Docker, or Podman if there is no Docker. A supervisor process, which is tied to
-this one, runs the container and removes it, also when this process is killed.
+The engine is Docker, or Podman if there is no Docker. A supervisor process runs the container and
+removes it when this process ends, even by SIGKILL.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class EnvClient(Generic[ActT, ObsT, StateT]):
             client = EchoEnv.from_docker_image("echo-env:latest")               # or .sync()
             client = await EchoEnv.from_docker_image("echo-env:latest")         # async
 
-        It is removed at the latest when this process ends, however it ends. The arguments are
-        passed to `Container`; the engine pulls an image that is not on this machine.
+        It is also removed when this process ends, even by SIGKILL. The arguments are passed to
+        `Container`; the engine pulls an image that is not on this machine.
         """
         client = cls(base_url="")
         client._container = Container(image, **kwargs)

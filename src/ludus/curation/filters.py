@@ -95,7 +95,7 @@ def keep_best_of_group(catalog: Catalog) -> None:
 
 
 def keep_first_of_group(catalog: Catalog) -> None:
-    """Keep one attempt at each task, so that the tasks have the order of their first attempts."""
+    """Keep one attempt at each task, in the order of the tasks' first attempts."""
     _exclude_by_window(
         catalog,
         "same task",
@@ -134,9 +134,9 @@ _UNPAIRED_DETAIL = {
 def build_pairs(catalog: Catalog, config: CurateConfig) -> None:
     """Create the table `pairs`, and exclude the episodes that are in no pair.
 
-    Pairs are built among the attempts of all runs with equal task, prompt and tools. Episodes that
-    a fault ended are excluded before, so the rejected side is always what a model did. Episodes
-    with a tutor are no attempts here: each of their corrections is a separate pair.
+    Pairs are built among the attempts of all runs with equal task, prompt and tools. Episodes with
+    faults are already excluded, so the rejected side is always the model's doing. Episodes with a
+    tutor are no attempts here: each of their corrections is a separate pair.
     """
     unscored = "reason IS NULL AND reward IS NULL AND NOT tutored"
     if catalog.sql(f"SELECT count(*) FROM episodes WHERE {unscored}")[0][0]:

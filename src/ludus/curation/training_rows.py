@@ -138,7 +138,7 @@ class LabelledTurn:
 
     @property
     def agreed(self) -> bool:
-        """Whether student and tutor make the same calls, or say the same if they make none."""
+        """Whether student and tutor make the same calls, or without calls write the same text."""
         if self.reply is None:
             return False
         if not self.reply.tool_calls and not self.advice.tool_calls:

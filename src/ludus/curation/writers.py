@@ -33,7 +33,7 @@ from ludus.data.messages import without_call_ids
 from ludus.data.tool_schema import JsonObject
 
 CurateProgress = Callable[[str, int, int | None], None]
-"""Called with the phase, how much of it is done, and the total if it is known."""
+"""Called with the phase, the amount done, and the total if known."""
 _PROGRESS_INTERVAL_ROWS = 1_000
 _EPISODE_CACHE_SIZE = 256
 """Parsed episodes kept for the next pairs: a good attempt is part of many pairs."""

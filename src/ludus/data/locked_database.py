@@ -81,7 +81,7 @@ def check_single_query(database: DuckDBPyConnection, query: str, name: str) -> N
 
 
 def describe_sql_error(error: Exception) -> str:
-    """Return what DuckDB says about SQL of a user as one sentence."""
+    """Return DuckDB's error about a user's SQL as one sentence."""
     import duckdb
 
     kind, _, text = str(error).strip().partition(": ")

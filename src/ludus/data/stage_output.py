@@ -81,7 +81,7 @@ class StageOutput:
 
 
 def find_output(path: Path) -> StageOutput | None:
-    """Return what a folder or a file holds; None if it is nothing that a stage writes."""
+    """Return the kind of a folder or file; None if no stage wrote it."""
     if path.is_file():
         if path.suffix != ".parquet" and holds_episodes(path):
             return StageOutput("run", path, episodes=path)

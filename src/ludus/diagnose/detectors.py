@@ -26,7 +26,7 @@ stopping is final, and a few good steps may be luck."""
 ZERO_VARIANCE_SHARE = 0.9
 """Share of zero-variance groups: at most one group in ten still has a learning signal."""
 NEARLY_ALL_ZERO_VARIANCE_SHARE = 0.97
-"""At this share the learning signal is negligible, whatever the gradient norm says."""
+"""At this share the learning signal is negligible at any gradient norm."""
 HIGH_REWARD = 0.9
 """Fraction of the best reward. Below it, zero variance may mean that tasks are out of reach."""
 MAX_DRIFT = 0.02
@@ -126,8 +126,8 @@ HELD_OUT_LUCK = 0.5
 """which becomes larger by this times the logarithm of the number of earlier evaluations: the best
 of many is partly luck."""
 MIN_MISMATCH = 0.5
-"""Mean difference of a token's log-probability between decoder and trainer: they compute different
-models, so that training does not follow what is sampled."""
+"""Mean difference of a token's log-probability between decoder and trainer: if it is large, they
+compute different models, and training is off-policy."""
 NO_SIGNAL_STEPS = 10
 """Steps without any learning signal after which a run is given up,"""
 SOLVED_REWARD = 0.95

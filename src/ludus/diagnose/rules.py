@@ -276,7 +276,7 @@ def check_format(run: RunEvidence) -> Iterator[Verdict]:
 
 
 def _named_changes(run: RunEvidence, name: str) -> Iterator[tuple[str, RewardChange]]:
-    """Each environment's change with the name of a verdict: an easy one would hide a hard one."""
+    """Verdict names and changes by environment: in the mean, easy ones would hide hard ones."""
     if not run.environment_changes:
         yield name, run.change
     for change in run.environment_changes:

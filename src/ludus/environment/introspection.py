@@ -40,7 +40,7 @@ def build_env_spec(
 ) -> EnvSpec:
     """Build the spec of an environment by introspection of its class, or of a factory's result.
 
-    An app of `create_app`, OpenEnv's or ours, stands for what it serves.
+    An app of `create_app`, OpenEnv's or ours, stands for its environment.
     """
     if (sessions := getattr(getattr(environment, "state", None), "sessions", None)) is not None:
         env_spec: EnvSpec = sessions.env_spec
@@ -251,7 +251,7 @@ _BASE_FIELDS = {"Action": {"metadata"}, "Observation": {"metadata", "reward", "d
 
 
 def is_base(model: type[BaseModel]) -> bool:
-    """Whether it is a base class of actions or observations, which does not say their fields."""
+    """Whether it is a base class of actions or observations, without their fields."""
     return set(model.model_fields) == _BASE_FIELDS.get(model.__name__)
 
 

@@ -102,7 +102,7 @@ class EnvironmentRunner:
                 self._own_thread.stop()
             if not is_author_error(error):
                 raise
-            # Raised on purpose: the message says what is missing, and no line needs a change.
+            # Raised on purpose: something is missing, and no line of code is wrong.
             is_own = isinstance(error, LudusError)
             reason = f"{self.env_spec.id} could not be built: {describe_exception(error)}"
             failed = FactoryFailed(

@@ -50,7 +50,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
     """
 
     action_type: ClassVar[type[Action] | None] = None
-    """An action that `step` accepts besides calls of tools, if a class overrides it to do so."""
+    """An action other than a tool call, for classes that override `step`."""
     _outcome: _CallOutcome | None = None
 
     def award(self, reward: float | Score, **parts: float) -> None:
@@ -129,7 +129,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
         return CallToolObservation(tool_name=name, result=result, **self._outcome_fields())
 
     def _outcome_fields(self) -> JsonObject:
-        """The outcome as fields of a new observation: faster than assigning them one by one."""
+        """The outcome as fields of a new observation: one update is faster than assignments."""
         if (outcome := self._outcome) is None:
             return {}
         metadata = {"rewards": dict(outcome.parts)} if outcome.parts else {}

@@ -129,7 +129,7 @@ class WorkerProcess:
             self._requests.flush()
 
     def receive(self) -> JsonObject | None:
-        """Read what there is of a reply, and return the reply once it is complete."""
+        """Read available bytes of a reply; returns it once it is complete."""
         data = os.read(self.reply_fd, _READ_BYTES)
         if not data:
             status = self._process.wait()
@@ -200,7 +200,7 @@ class WorkerPool(Generic[WorkerT]):
         return worker
 
     def give_back(self, worker: WorkerT) -> None:
-        """Keep a worker for whoever needs one next, or end it if there are enough."""
+        """Keep an idle worker, or end it if there are enough."""
         with self._lock:
             keep = self._max_idle is None or len(self._idle) < self._max_idle
             if keep:

@@ -103,7 +103,7 @@ async def evaluate(
         played, stop_request, complete = list[CandidateAttempts](), None, True
         for candidate in parsed:
             progress(CandidateStarted(candidate.label))
-            # The agent is closed before the next one plays: one model in memory at a time.
+            # Close each agent before the next one plays: one model in memory at a time.
             async with candidate.agent as agent:
                 # Whether to resume was decided for the folder of the evaluation.
                 collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)

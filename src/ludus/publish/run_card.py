@@ -1,6 +1,6 @@
 """The dataset card of a run: the README.md that the Hub shows and `load_dataset` reads.
 
-Built from the run's settings and summary only; what they do not contain is left out.
+Built from the run's settings and summary only.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def output_digest(output: Path | None, record: StageRecord | None) -> str:
 
 
 def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
-    """Files and folders that the options name, as they are written and as they are found."""
+    """Files and folders in the options: as written, and as found."""
     for key in _INPUT_KEYS:
         for text in texts_in(stage.options.get(key)):
             # A path, `hf:PATH`, `label=PATH` of a candidate, or the name of a run.

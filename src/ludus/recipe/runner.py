@@ -120,7 +120,7 @@ StageFunction = Callable[[Stage], int]
 """Runs the command of a stage and returns its exit code."""
 RecipeEvent = Literal["up to date", "started", "set aside", "finished"]
 RecipeProgress = Callable[[RecipeEvent, StagePlan, str], None]
-"""Called with what happened to a stage: where its earlier result is now, or how long it took."""
+"""Called with a stage's event, and the new place of its earlier result or its duration."""
 
 
 def run_recipe(
@@ -173,7 +173,7 @@ def run_recipe(
 
 
 def _set_aside(recipe: Recipe, plan: StagePlan, progress: RecipeProgress) -> None:
-    """Move an earlier result of the stage, so that nothing that was paid for is lost."""
+    """Move an earlier result of the stage aside, because it may have been expensive."""
     if plan.output is None or not plan.output.exists():
         return
     earlier, number = recipe.output_dir / EARLIER_DIR, 1

@@ -54,7 +54,7 @@ MAX_QUEUED_EPISODES = 32
 MEASURED_S = 1.0
 """Seconds of playing in this process from which the rest of the run is estimated."""
 MIN_CPU_SHARE = 0.5
-"""Share of that time for which this process has to compute: else it waits for something."""
+"""Minimum share of that time spent computing: otherwise more processes do not help."""
 MIN_SECONDS_PER_WORKER = 1.5
 """Seconds of playing that are worth the start of a worker, which imports the environment."""
 MAX_WORKERS = 16
@@ -71,7 +71,7 @@ class CollectResult:
     new_episodes: int
     """Episodes that this start has recorded."""
     stop_reason: str | None
-    """Why it was told to stop, if it was: also while the last episodes were played."""
+    """Why it was told to stop, if so, also during the last episodes."""
 
 
 async def collect(

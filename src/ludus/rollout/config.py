@@ -223,7 +223,7 @@ class CollectConfig(RolloutConfig):
     """Which episodes `collect` plays, the agent, and the limits."""
 
     agent: Agent | None = None
-    """Who plays; by default the environment's own solution."""
+    """Agent that plays (default: the environment's own solution)."""
     explore: Annotated[float, Option("Agent", advanced=True)] = 0.0
     """Probability that a turn's action is random; such turns are context without loss."""
     tutor: Agent | None = None

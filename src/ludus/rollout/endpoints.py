@@ -269,7 +269,7 @@ async def preflight_endpoints(
 async def preflight_tasks(
     spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
 ) -> Sequence[ToolSpec]:
-    """Raise unless one of the tasks can be reset there: one alone may crash for its own reasons.
+    """Raise unless one of the tasks can be reset there: a single task may crash by itself.
 
     Returns the tools of the session, or none if the server has no free one.
     """
@@ -297,8 +297,8 @@ async def preflight_tasks(
 async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
     """The names of a server's environment, the one of `/metadata` first; empty without any.
 
-    OpenEnv's servers have two names, one of the class and one that the author chose:
-    `ReasoningGymEnvironment` and `reasoning_gym_env`.
+    OpenEnv's servers have two names, of the class and of the author: `ReasoningGymEnvironment` and
+    `reasoning_gym_env`.
     """
     socket = WebSocketClient(url, token=token)
     names: list[str] = []

@@ -33,8 +33,8 @@ TIME_LIMIT_GRACE_S = 30.0
 class CircuitBreaker:
     """Ends a run in which every episode breaks.
 
-    A broken episode is held back until another one succeeds: then the fault was its own, and it is
-    recorded. If none succeeds, the fault affects all episodes. Then none of them is recorded, so
+    A broken episode is held back until another one succeeds: then the fault is not general, and it
+    is recorded. If none succeeds, the fault affects all episodes. Then none of them is recorded, so
     that the same command plays them once the problem is solved.
 
     Faults come faster than successes. So `limit` faults in a row end the run only after all
@@ -109,7 +109,7 @@ class EpisodeRun(ABC):
     ) -> None:
         self.folder, self.stats, self.budget, self.progress = folder, stats, budget, progress
         self.stop_reason: str | None = None
-        """Why the run ends before all episodes are done, or who asked it to end."""
+        """Why the run ends early, or the signal that requested it."""
         self.stopping = asyncio.Event()
         """Set once `stop_reason` is."""
         self.breaker = CircuitBreaker(
@@ -242,7 +242,7 @@ class EpisodeRun(ABC):
                 self.abort(f"the time limit of {limit:g} s is used up")
 
     def record(self, episode: Episode, active_ids: Collection[str]) -> None:
-        """Write an episode, or hold it back if it is broken and may show that all are."""
+        """Write an episode, or hold it back if it is broken, because all episodes may be."""
         if episode.broken:
             self.breaker.record_fault(episode, active_ids)
             return

@@ -428,7 +428,7 @@ def build_broken_record(
 
 
 def _build_record(assignment: Assignment, status: EpisodeStatus, **fields: Any) -> Episode:
-    """Build the record of an episode; `fields` are those that depend on how it was played."""
+    """Build the record of an episode; `fields` depend on how it was played."""
     return Episode(
         episode_id=assignment.episode_id,
         environment=assignment.environment,

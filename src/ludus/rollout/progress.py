@@ -36,7 +36,7 @@ class PhaseProgress:
     in_log: bool = False
     """Whether a log file gets a line when the phase begins, because it may take long."""
     count_tokens: Callable[[], int | None] = lambda: None
-    """Counts the tokens that a local model has sampled, if there is one, earlier ones included."""
+    """Counts the tokens of a local model, if there is one, earlier ones included."""
     clock: Callable[[], float] = monotonic
 
     def __post_init__(self) -> None:

@@ -181,8 +181,8 @@ class RayWorker(Worker):
         return f"{type(self._error).__name__} on the node {self.node.address} ({self.node.id[:8]})"
 
     async def is_node_lost(self) -> bool:
-        # The cluster notices some seconds after the connection was closed. Until then it looks as
-        # if the episodes had ended the worker, which costs them nothing the first time.
+        # The cluster notices some seconds after the connection was closed. Until then the episodes
+        # seem to have ended the worker, which is harmless the first time.
         nodes = await asyncio.to_thread(import_ray().nodes)
         return not any(node["NodeID"] == self.node.id and node["Alive"] for node in nodes)
 

@@ -122,7 +122,7 @@ class Worker(ABC):
 
     @abstractmethod
     def send(self, items: Sequence[WorkItem]) -> None:
-        """Send a block; one for a worker that has ended is not lost, because it is in `blocks`."""
+        """Send a block. It is not lost if the worker has ended: it is in `blocks`."""
 
     @abstractmethod
     async def read_reply(self) -> BlockReply:

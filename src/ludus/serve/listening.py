@@ -56,7 +56,7 @@ class InterruptibleServer(uvicorn.Server):
 class DrainingServer(InterruptibleServer):
     """A server that lets running work finish at shutdown, and drops clients that do not read.
 
-    `drain` waits for the work; it takes a function that says whether to stop waiting.
+    `drain` waits for the work; its argument returns whether to stop waiting.
     """
 
     def __init__(

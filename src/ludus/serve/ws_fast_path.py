@@ -58,8 +58,8 @@ class UpgradingProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.pipeline.clear()
         if self._running is not None:
-            # Of several pipelined requests, uvicorn notifies only the last one, which is not the
-            # one that is being answered.
+            # Of several pipelined requests, uvicorn notifies only the last one, not the one being
+            # answered.
             self._running.disconnected = True
             self._running.message_event.set()
         super().connection_lost(exc)

@@ -49,7 +49,7 @@ class RunCallback:
         self.stop_reason: str | None = None
         """Why the run stops before its last step."""
         self.kept_step: int | None = None
-        """The step of the model that is saved, if it is not simply the last one."""
+        """The step of the saved model, if not the last one."""
         self._write_record, self._clock = write_record, clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False

@@ -100,7 +100,7 @@ def _train(
     check_model(model, device=config.device, dtype=config.precision)
     check_rows(training_data, method)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
-    # Also what is needed only at the end, such as the plot: it must not fail then.
+    # Also packages that are needed only at the end, such as for the plot.
     extra = ("peft",) if config.lora else ()
     require_transformers("Training", "trl", "datasets", "accelerate", "matplotlib.figure", *extra)
 
@@ -157,8 +157,8 @@ def _run(context: OfflineContext, previous: PreviousRun, *, overwrite: bool) -> 
 def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
     """Load the model. The main process tokenizes the rows before, and writes them for all ranks.
 
-    Tokenization comes first, because it is where bad rows are found; how long rows may be, and so
-    which of them are truncated, depends on the model.
+    Tokenization comes first, because it finds bad rows; the maximum length, and so truncation,
+    depends on the model.
     """
     data, vision, name = context.data, context.vision, context.model_ref.name
     if context.distributed.is_main:

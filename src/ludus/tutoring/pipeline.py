@@ -47,7 +47,7 @@ class Stopped(Exception):
 
 
 class RoundProgress:
-    """A training's progress in which every phase says which round it belongs to.
+    """A training's progress, with the round in every phase.
 
     Called with the events of `collect`, it shows episodes as a phase, and stops when the training
     is to stop.

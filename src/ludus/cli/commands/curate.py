@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LINT_STYLES = {"error": "bold red", "warning": "yellow"}
 _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
-"""Brackets around text that bears the loss, if there is no colour."""
+"""Brackets around text with loss, if there is no colour."""
 
 
 @command
@@ -193,7 +193,7 @@ def print_lint_report(report: LintReport, *, strict: bool) -> None:
 
 
 def print_rendered_row(example: LintExample) -> None:
-    """Print the text of a row; what bears the loss is coloured or in brackets."""
+    """Print the text of a row; text with loss is coloured or in brackets."""
     from rich.text import Text
 
     out, rendered = console(), example.rendered

@@ -217,7 +217,7 @@ def run_training(
             state = None if checkpoint is None else read_state(checkpoint)
             effect = f"resumes after step {state.step:,}" if state else without_checkpoint
             raise KeyboardInterrupt(f"Stopped at once; {again} {effect}.") from None
-    # A signal after the last step: the model is complete, but nothing else should follow.
+    # A signal after the last step: the model is complete, but later stages must not start.
     stopped = result.stopped or display.stopping
     if is_rank_0:
         if result.stopped is None and not run.as_json:

@@ -92,7 +92,7 @@ class RunDisplay:
     def run(self, stage: Coroutine[Any, Any, T], *, is_human: bool = False) -> T:
         """Run a stage to its end, or to a signal.
 
-        What is printed meanwhile goes to stderr, unless it is for a human who plays.
+        Other output goes to stderr meanwhile, unless a human plays.
         """
 
         async def main() -> T:

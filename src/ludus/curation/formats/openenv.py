@@ -90,7 +90,7 @@ def _parse_record(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
 
 
 def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
-    """Build the record of an episode; `lossless` adds what the import needs to restore it."""
+    """Build the record of an episode; `lossless` adds fields to restore it on import."""
     messages = [message.model_dump(mode="json") for message in episode.messages]
     system = list(takewhile(lambda message: message["role"] == "system", messages))
     # The import wraps a task that is not an object.

@@ -78,8 +78,8 @@ def lint_files(
 ) -> LintReport:
     """Check every row of the files.
 
-    `sample` rows, or all if it is None, are also rendered with the student's template; `show` of
-    those are kept in the report. `progress` is called with the number of rows done and the total.
+    `sample` rows (None: all) are also rendered with the student's template; the report keeps `show`
+    of them. `progress` is called with the number of rows done and the total.
     """
     check_at_least("max_length", max_length, 1)
     check_at_least("sample", sample, 1)

@@ -120,7 +120,7 @@ class Connection:
             self._task.exception()  # Marks it as retrieved.
 
     async def _run_session(self) -> None:
-        """Start the server or connect to it, and hold the session until it is to be closed."""
+        """Start the server or connect to it, and keep the session until `close`."""
         config = self._server.config
 
         def read_last_line() -> None:

@@ -239,8 +239,8 @@ class RequestBatcher:
         requests = [pending for pending in requests if pending.is_open]
         if not requests or self._closed:
             return
-        # By the engine's indices. An engine with continuous batching may run forever, so only those
-        # that are not resolved are kept.
+        # By the engine's indices. An engine with continuous batching may run forever, so only
+        # unresolved requests are kept.
         in_flight = dict(enumerate(requests))
         num_requests = peak_size = len(requests)
         counted_until = self._last_progress = time.monotonic()
@@ -301,7 +301,7 @@ class RequestBatcher:
 
 
 def _join_at_exit(batcher: ref[RequestBatcher], thread: threading.Thread) -> None:
-    """Wait for the engine's thread: one that the interpreter kills inside of torch aborts it.
+    """Wait for the engine's thread: killed inside torch, it would abort the interpreter.
 
     Also if the batcher was closed: its thread may be freeing GPU memory and CUDA graphs.
     """

@@ -112,7 +112,7 @@ def decode_attention_kernel(
 
     BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts.
     WRITE_KV: the token's own key and value are taken from qkv and written to the cache by the
-    program of split 0, so that no program reads what another one is just writing.
+    program of split 0, so that no program reads a value while another writes it.
     """
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group_size: tl.constexpr = H // H_KV

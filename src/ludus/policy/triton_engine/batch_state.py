@@ -55,8 +55,8 @@ class PinnedBuffer:
     """An int64 array on the host, and its counterpart on the device.
 
     They are copied through pinned memory: copies from pageable memory would block until everything
-    launched before them has finished. With several host arrays, which take turns, the next one can
-    be written while the device has not yet come to copy the last one.
+    launched before them has finished. Several host arrays take turns, so that the next one can be
+    written before the device has copied the last one.
     """
 
     def __init__(self, length: int, device: torch.device, *, host_arrays: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Prefix caching: which cache slot holds which token ids, and what of it a new prompt can reuse.
+"""Prefix caching: the token ids in each cache slot, and the slots that a new prompt can reuse.
 
 Pure bookkeeping on the host. A prefix in a slot never changes, so it may be copied even from a
 slot that is in use. A free slot whose whole content is a prefix of the prompt is continued in

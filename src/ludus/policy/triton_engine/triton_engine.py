@@ -64,7 +64,7 @@ class TritonEngine:
         is_wanted: IsWanted = lambda index: True,
         poll_requests: PollRequests = no_more_requests,
     ) -> None:
-        """Answer these requests and those polled meanwhile; deliver each as soon as it is done."""
+        """Answer these requests and polled ones; deliver each as soon as it is done."""
         scheduler = Scheduler(self._runner, self.context_length, deliver, is_wanted, poll_requests)
         with torch.inference_mode(), _engine_device_guard(self._weights.device):
             scheduler.run(requests)

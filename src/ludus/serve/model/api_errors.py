@@ -80,5 +80,5 @@ def new_id(prefix: str, separator: str = "_") -> str:
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The error as clients are told it; one of the model's or the engine's may pass."""
+    """The error as sent to clients; errors of the model or the engine may pass."""
     return error if isinstance(error, ApiError) else ApiError(str(error), status=503)

@@ -72,7 +72,7 @@ class ChatSampler:
         self.tokenizer = generator.runtime.policy.tokenizer
 
     async def open(self, body: ChatBody, session_id: str | None) -> ChatCall:
-        """Take a place in the queue and render the prompt, or raise what is wrong with it."""
+        """Take a place in the queue and render the prompt; raises if it is invalid."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._generator.admit(body.n))
             messages, tools = _to_messages(body), body.offered_tools

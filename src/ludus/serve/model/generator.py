@@ -205,7 +205,7 @@ class Generator:
         images: Sequence[ProcessedImage],
         on_text: OnText | None = None,
     ) -> Generation:
-        """Sample the completion with this index; `on_text` is called with it as it is sampled."""
+        """Sample the completion with this index; `on_text` gets its text meanwhile."""
         policy, start = self.runtime.policy, time.monotonic()
         stream = TextStream(
             policy.tokenizer,

@@ -165,7 +165,7 @@ def history_key(messages: Sequence[Message], tools: Sequence[JsonObject]) -> int
 
 
 class Recorder:
-    """The open sessions of a server, and the journal that they are written to when they end."""
+    """The open sessions of a server, and the journal of ended ones."""
 
     def __init__(self, path: Path, agent: JsonObject, *, session_timeout: float) -> None:
         try:

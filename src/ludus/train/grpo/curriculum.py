@@ -142,7 +142,7 @@ def build_curriculum(context: GRPOContext, state: CheckpointState | None) -> Cur
 
 
 def _max_reward(bucket: Bucket) -> float:
-    """The best possible reward; 0 if unknown, so that the range is what is seen."""
+    """The best possible reward; 0 if unknown: the observed rewards then set the range."""
     try:
         return float(getattr(find_environment(bucket.spec).cls, "max_reward", None) or 0.0)
     except LudusError:

@@ -66,7 +66,7 @@ class GRPOCallback(RunCallback):
             factor = resume_state.trust_factor if resume_state else 1.0
             self.trust_region = TrustRegion(config.target_kl, factor)
         self._saturation_reason: str | None = None
-        """Why there is nothing left to learn, if so."""
+        """Why there is no learning signal left, if so."""
         self._step_started = perf_counter()
         self._episode_bytes = resume_state.episodes if resume_state else 0
         self._curriculum = curriculum

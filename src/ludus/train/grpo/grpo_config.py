@@ -98,7 +98,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     eval_episodes: Annotated[int, Option("Output", hidden=True)] = 64
     """Episodes per evaluation on held-out tasks."""
     keep: Annotated[KeepModel, Option("Output", hidden=True)] = "best"
-    """Which model the run ends with: the one with the best held-out reward, or the last one."""
+    """Model that the run ends with: the best on held-out tasks, or the last."""
     max_rollbacks: Annotated[int, Option("Optimization", hidden=True)] = 2
     """How often a run that gets worse goes back to its best model, at half the learning rate,
     before it is stopped."""

@@ -77,7 +77,7 @@ def grpo(
         check_vllm_installed()
     rewards = import_reward_functions(config.reward_funcs)
     progress.phase(PhaseProgress("Loading PyTorch and TRL", in_log=True))
-    # Also what is needed only at the end, such as the plot: it must not fail then.
+    # Also packages that are needed only at the end, such as for the plot.
     extra = ("peft",) if config.lora else ()
     require_transformers("Training", "trl", "datasets", "accelerate", "matplotlib.figure", *extra)
 

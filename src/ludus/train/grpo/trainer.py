@@ -114,7 +114,7 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
         return loss
 
     def check_update(self) -> None:
-        """Halve the update that was just made while it moves the policy too far; all ranks call it.
+        """Halve the last update while it moves the policy too far; all ranks call it.
 
         The learning rate of the next steps follows the measured divergence.
         """

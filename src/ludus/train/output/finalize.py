@@ -72,12 +72,12 @@ def finalize(context: TrainContext, trainer: TrainerMixin, callback: RunCallback
 
 
 def is_finished(trainer: TrainerMixin, callback: RunCallback) -> bool:
-    """Whether the last step was made, or the run ended early because it had nothing to learn."""
+    """Whether the last step was made, or the run ended early without a learning signal."""
     return not callback.stop_reason or trainer.state.global_step >= trainer.state.max_steps
 
 
 def finished_result(context: TrainContext, previous: TrainingRecord | None) -> TrainResult:
-    """The result of a run that was finished before; removes what only a running one needs."""
+    """The result of a run finished earlier; removes files that only training needs."""
     assert previous is not None and previous.metrics is not None
     if context.distributed.is_main:
         training_folder.remove_temporary_files(context.out, keep_last_checkpoint=context.extensible)
@@ -160,7 +160,7 @@ def _export_model(context: TrainContext, trainer: TrainerMixin) -> None:
 def rebuild_model(
     state: Mapping[str, Tensor], config: BaseTrainConfig, model_ref: ModelRef
 ) -> PreTrainedModel:
-    """The base model, loaded anew, with the gathered weights: unsharded, so it can be merged."""
+    """The base model, reloaded unsharded with the gathered weights, for merging."""
     model = load_trainable_model(model_ref)
     if config.lora is not None:
         from peft import get_peft_model

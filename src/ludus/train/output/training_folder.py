@@ -87,7 +87,7 @@ def check_model_outside(out: Path, model_ref: ModelRef) -> None:
 
 
 def has_progress(out: Path) -> bool:
-    """Whether a step was made since the record was written; otherwise nothing is lost with it."""
+    """Whether a step was made since the record was written: only then something would be lost."""
     record = read_record(out)
     if record is None:
         return False

@@ -141,7 +141,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         *rest: Any,
         **kw: Any,
     ) -> tuple[list[list[int]], list[list[float]] | None]:
-        """Generate nothing for episodes that are over; TRL would, and train on it."""
+        """Generate nothing for finished episodes; TRL would, and train on it."""
 
         def is_done(ids: list[int]) -> bool:
             environment = self.environments[ids.row] if isinstance(ids, _RowIds) else None
