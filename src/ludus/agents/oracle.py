@@ -121,7 +121,7 @@ class _OraclePlayer(Player):
 
 
 class ShadowEnvironment:
-    """A local copy of the environment: proposes actions, and follows those that were made.
+    """A local copy of the environment: proposes actions, and follows the real calls.
 
     With the `runner` of the real environment no copy is made: that is in the right state already.
 

@@ -193,7 +193,7 @@ def _refusal_reason(status: int, text: str) -> RefusalReason | None:
 
 
 def _error_message(parsed: object) -> str:
-    """The server's message, wherever it puts it."""
+    """The server's message, from any of the usual fields."""
     if isinstance(parsed, list) and parsed:
         parsed = parsed[0]
     if isinstance(parsed, str):

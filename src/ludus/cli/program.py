@@ -171,7 +171,7 @@ def command(function: Command | None = None, *, without: Sequence[str] = ()) -> 
     flags = {flag.key: flag for flag in _flags(function) if flag.key not in without}
     if configs:
         option = Option("Basics", advanced=True, metavar="FILE")
-        text = "TOML file with options of this command, for those that are not given."
+        text = "TOML file with options of this command; the command line takes precedence."
         flags.setdefault(CONFIG, Flag(CONFIG, Path | None, option, text, None, ()))
         option = Option("Basics", advanced=True, metavar="KEY=VALUE", combine=refuse_settings)
         text = "Any setting, also a rare one; repeatable."

@@ -192,7 +192,7 @@ def check_inputs(stages: Iterable[Stage]) -> None:
 
 
 def _named(stage: Stage, key: str) -> list[str]:
-    """The texts of an option, without those that refer to other stages."""
+    """The texts of an option, without references to other stages."""
     if key not in stage_command(stage).options or key not in stage.options:
         return []
     return [text for text in to_texts(stage.options[key]) if not any(references_in(text))]

@@ -91,7 +91,7 @@ class Catalog:
     def read_lines(self, query: str, *parameters: object) -> Iterator[tuple[int, int, bytes]]:
         """Yield row, mark and line for a query that returns rows and marks (1 to 255).
 
-        In the order of the files, whatever the order of the query: each file is read once.
+        In the order of the files, not of the query: each file is read once.
         """
         marks = bytearray(self._row_offsets[-1])
         for row, mark in self.stream(query, *parameters):

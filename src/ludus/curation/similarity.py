@@ -74,7 +74,7 @@ class TaskPrompt(NamedTuple):
     prompt_hash: int | None
     """None if the prompt is empty, or the same for many tasks."""
     shingles: set[str]
-    """The shingles of the prompt without those that are common in the environment."""
+    """The shingles of the prompt that are not common in the environment."""
 
 
 class TaskPrompts:

@@ -141,8 +141,8 @@ def _argument_fits_type(value: object, kind: str) -> bool:
 def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
     """Convert arguments to the declared types if that is lossless.
 
-    Models write 41 where the schema says string, and "41" where it says integer. Other values are
-    left unchanged, for the validation to report.
+    Models write 41 for a string, and "41" for an integer. Other values are left unchanged, for the
+    validation to report.
     """
     properties: Mapping[str, Any] = schema.get("properties", {})
     coerced = dict(arguments)

@@ -1,8 +1,8 @@
 """Rows of training data: one conversation for SFT, two for DPO; and the length they are cut at.
 
-Rows are those that `ludus curate` writes, or others in TRL's conversational formats: `messages`,
-`prompt` and `completion`, or `chosen` and `rejected`, with or without `prompt`; and `tools` with
-any of them. They are taken exactly as written; only what no trainer could read is an error.
+Rows come from `ludus curate`, or are in TRL's conversational formats: `messages`, `prompt` and
+`completion`, or `chosen` and `rejected`, with or without `prompt`; and `tools` with any of them.
+They are taken exactly as written; only what no trainer could read is an error.
 """
 
 from __future__ import annotations

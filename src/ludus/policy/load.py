@@ -55,8 +55,8 @@ def load(
 ) -> Policy:
     """Load a model in eval mode on the device; an adapter is merged into its base model.
 
-    Device and dtype default to the fastest. `chat_template_kwargs` override those that the model
-    was saved with.
+    Device and dtype default to the fastest. `chat_template_kwargs` override the ones saved with the
+    model.
     """
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.vision.processor import load_vision_processor

@@ -1,7 +1,7 @@
 """The tokens of a conversation whose replies a local model samples.
 
 The ids are append-only: sampled ids are never decoded and tokenized again, and each message is
-tokenized once. So the recorded ids and log-probabilities are exactly those that the model saw and
+tokenized once. So the recorded ids and log-probabilities are exactly what the model saw and
 sampled.
 """
 

@@ -202,7 +202,7 @@ class RayWorker(Worker):
 
 
 class RayWorkers(WorkerSource):
-    """Starts actors for some work, wherever the cluster has a free core.
+    """Starts actors for some work on free cores of the cluster.
 
     An actor for which there is none waits: it takes the place of a lost node once there is another.
     """

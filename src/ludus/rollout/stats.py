@@ -31,7 +31,7 @@ class RunStats:
     new_episodes: int = 0
     """Episodes recorded since this start."""
     faults: Counter[str] = field(default_factory=Counter)
-    """Broken attempts since this start, by kind of fault, including those that were retried."""
+    """Broken attempts since this start, by kind of fault, retried ones included."""
     usage_before: Usage = field(default_factory=Usage)
     """Usage recorded by earlier starts."""
     usage_now: Usage = field(default_factory=Usage)

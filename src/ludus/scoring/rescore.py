@@ -130,7 +130,7 @@ def default_output_dir(source: SourceRun, settings: JsonObject) -> Path:
 
 
 def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) -> Comparison:
-    """Compare the rewards of the recorded episodes with those that they had."""
+    """Compare the new rewards of the recorded episodes with the old ones."""
     lines = index_episodes(folder.episodes_path)
     scores: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     """By task: the stored reward of each attempt, and the score that is compared with it."""

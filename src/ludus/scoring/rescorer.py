@@ -75,7 +75,7 @@ class SourceRun:
     def find_pending(self, journal: Path, *, retry_broken: bool) -> set[str]:
         """The ids of the episodes that the journal of the new run does not have yet.
 
-        With `retry_broken` also of those that broke there, unless they are broken here, too.
+        With `retry_broken`, also of episodes that broke there, unless they are broken here, too.
         """
         new_lines = index_episodes(journal) if journal.exists() else {}
         return {

@@ -143,7 +143,7 @@ class ModelServeConfig(ListenConfig):
     ] = None
     """The model's name in the API."""
     max_queue: Annotated[int, Option("Limits", hidden=True)] = 1024
-    """Requests that may wait beside those that are being decoded; more are refused with 429."""
+    """Maximum number of waiting requests, besides running ones; more are refused with 429."""
     max_tokens: Annotated[int, Option("Limits", advanced=True)] = 4096
     """Limit of `max_tokens` in a request, and the default if a request has none."""
     max_choices: int = 128

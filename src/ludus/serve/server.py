@@ -88,7 +88,7 @@ async def _build_once(env_spec: EnvSpec) -> None:
 
 
 class _Supervisor:
-    """Starts the worker processes, restarts those that die, and stops them together."""
+    """Starts the worker processes, restarts dead ones, and stops all together."""
 
     def __init__(self, spec: str, config: ServeConfig, port: int) -> None:
         self._context = multiprocessing.get_context("spawn")

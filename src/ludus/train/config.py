@@ -119,8 +119,8 @@ class BaseTrainConfig:
         Mapping[str, Any],
         Option("Optimization", hidden=True, metavar="KEY=VALUE|JSON", combine=parse_assignments),
     ] = field(default_factory=dict)
-    """Arguments of the chat template, such as enable_thinking, on top of those that the model was
-    saved with. The trained model is saved with them."""
+    """Arguments of the chat template, such as enable_thinking, on top of the ones saved with the
+    model. The trained model is saved with them."""
     overrides: Annotated[
         Mapping[str, Any],
         Option("Optimization", name="set", metavar="KEY=VALUE", combine=parse_assignments),

@@ -208,7 +208,7 @@ def _build_trainer(
         if precomputed:
             phase = f"Computing the reference log-probabilities of {len(train_rows):,} pairs"
             context.progress.phase(PhaseProgress(phase, in_log=True))
-        # Under FSDP, TRL would load it by a name, which it may lack.
+        # Under FSDP, TRL would load it by name, which it may not have.
         if not precomputed or trl_config.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
             ref_model = load_trainable_model(context.model_ref)
     trainer = build_trainer(

@@ -1,9 +1,9 @@
 """Rollouts of NVIDIA's NeMo Gym, read and written, and inputs of its rollout collection.
 
 A line is an attempt: the request (`responses_create_params`), the reply (`response`), the reward,
-and next to them the fields of the task and those that the verifier added. Gym's rewards are always
-numbers, also if the infrastructure failed: the failure is in other fields, which differ between
-agents, and `mask_sample` excludes an attempt from scores and training.
+and next to them the fields of the task and of the verifier. Gym's rewards are always numbers, also
+if the infrastructure failed: the failure is in other fields, which differ between agents, and
+`mask_sample` excludes an attempt from scores and training.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ _PEEK_LINES = 10
 
 
 def read_gym(path: Path) -> Iterator[Episode | UnreadableRecord]:
-    # A line alone does not tell the fields of the task from those that the verifier added. The
-    # inputs of the collection do, if they are next to it.
+    # A line alone does not tell the task's fields from the verifier's. The inputs of the collection
+    # do, if they are next to it.
     stem = path.stem.removesuffix("_failures")
     inputs = path.with_name(f"{stem}_materialized_inputs.jsonl")
     task_fields: set[str] | None = None

@@ -161,7 +161,7 @@ class LintReport:
     def add(
         self, location: SourceLocation, problems: Iterable[Problem], *, rows_checked: int
     ) -> None:
-        """Add the problems of one row. A row counts once per check, whatever its problems."""
+        """Add the problems of one row. It counts once per check."""
         first = {(problem.check, problem.level): problem for problem in reversed([*problems])}
         for key, problem in first.items():
             result = self.results.setdefault(key, CheckResult(*key, rows_checked))

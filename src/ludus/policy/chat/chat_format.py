@@ -122,7 +122,7 @@ def find_chat_format(
     """Find the chat format of a tokenizer's model.
 
     Without `tools`, templates that do not support tools are accepted too. `chat_template_kwargs`
-    override those that the model was saved with.
+    override the arguments saved with the model.
     """
     check_template_kwargs(chat_template_kwargs or {})
     saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
@@ -202,7 +202,7 @@ def _template_candidates(
         ids = tokenizer.convert_tokens_to_ids(list(tokens))
         if None not in ids and tokenizer.unk_token_id not in ids:
             matching.append(name)
-    # A vocabulary may have the tokens of several families: prefer those that its template writes.
+    # A vocabulary may have the tokens of several families: prefer the template's.
     matching.sort(key=lambda name: not all(token in own for token in FAMILIES[name][:2]))
     for name in matching:
         yield name, "ludus", _ludus_chat_templates()[name]

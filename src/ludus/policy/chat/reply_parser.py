@@ -65,7 +65,7 @@ class ReplyParser:
         *,
         call_id_prefix: str | None = None,
     ) -> Message:
-        """Parse the sampled ids. Never raises, whatever the model has written.
+        """Parse the sampled ids. Never raises.
 
         Args:
             prompt: At least the ids between the previous reply and this one.
@@ -204,7 +204,7 @@ class ReplyStream:
             self._parser = None
 
     def feed(self, text: str) -> list[ReplyDelta]:
-        """Parse more text; never raises, whatever the model has written."""
+        """Parse more text; never raises."""
         if self._parser is not None:
             try:
                 return self._to_deltas(self._parser.feed(text))

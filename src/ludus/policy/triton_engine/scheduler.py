@@ -50,7 +50,7 @@ class _ScheduledRequest(SampledSequence):
 
 @dataclass(slots=True)
 class Scheduler:
-    """Running requests, and those that wait for a slot."""
+    """Running requests, and requests that wait for a slot."""
 
     _runner: ModelRunner
     _context_length: int | None
@@ -68,7 +68,7 @@ class Scheduler:
     """Positions of the running requests in the last batch, if others have left it."""
 
     def run(self, requests: Sequence[Request]) -> None:
-        """Answer these requests and those that `poll_requests` adds meanwhile.
+        """Answer these requests and new ones of `poll_requests`.
 
         What can be done for the next steps is done while the device is busy with those before.
         """

@@ -20,7 +20,7 @@ CreditMode = Literal["episode", "turn"]
 VllmMode = Literal["colocate", "server"]
 KeepModel = Literal["best", "last"]
 _HELD_OUT_FRACTION = 0.1
-"""Held-out episodes by default, at most, as a fraction of those that are trained on."""
+"""Default upper bound of held-out episodes, as a fraction of training episodes."""
 _MIN_HELD_OUT_INTERVAL = 5
 
 
