@@ -148,11 +148,7 @@ def find_chat_format(
     else:
         failure = "There is no chat template"
     ours = problems.get("ludus")
-    other = (
-        f"the template of Ludus {ours}"
-        if ours
-        else "the vocabulary is of no family that Ludus knows"
-    )
+    other = f"the template of Ludus {ours}" if ours else "its vocabulary is of no known family"
     raise TemplateUnmarked(
         f"{failure}, and {other}. Use a chat model of a known family ({', '.join(FAMILIES)}), or a "
         "chat template with tools and {% generation %} tags."
