@@ -5,7 +5,6 @@ kernels into few. If all batches can have the same shape, the forward and backwa
 layers are captured as CUDA graphs, because launching thousands of small kernels takes longer than
 running them; a graph reads and writes the same memory each time. The loss, the optimizer and the
 order of rows are not changed.
-
 """
 
 from __future__ import annotations
