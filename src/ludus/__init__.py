@@ -52,7 +52,6 @@ _HOMES = {
     "evaluate": "ludus.evaluation.pipeline",
     "evaluate_sync": "ludus.evaluation.pipeline",
     "grpo": "ludus.train.grpo.pipeline",
-    "inspect_task": "ludus.evaluation.inspect_task",
     "mix": "ludus.environment.mixture",
     "progress": "ludus.cli.display.run_display",
     "report": "ludus.reporting.pipeline",
@@ -85,7 +84,6 @@ if TYPE_CHECKING:
     from ludus.errors import LudusError, ToolError
     from ludus.evaluation.candidates import Candidate
     from ludus.evaluation.config import EvalConfig
-    from ludus.evaluation.inspect_task import inspect_task
     from ludus.evaluation.pipeline import evaluate, evaluate_sync
     from ludus.policy.agent_factory import agent_from_spec as agent
     from ludus.protocol.types import Action, Observation, State
@@ -138,7 +136,6 @@ __all__ = [
     "evaluate",
     "evaluate_sync",
     "grpo",
-    "inspect_task",
     "mix",
     "progress",
     "report",

@@ -2,7 +2,6 @@
 
 from ludus.evaluation.candidates import Candidate, parse_candidates
 from ludus.evaluation.config import EvalConfig
-from ludus.evaluation.inspect_task import inspect_task
 from ludus.evaluation.pipeline import evaluate, evaluate_sync
 from ludus.evaluation.results import CandidateScore, Evaluation
 
@@ -13,6 +12,5 @@ __all__ = [
     "Evaluation",
     "evaluate",
     "evaluate_sync",
-    "inspect_task",
     "parse_candidates",
 ]
