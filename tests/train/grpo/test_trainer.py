@@ -93,3 +93,14 @@ def test_overrides_that_trl_rejects_late_raise_a_config_error(
     with pytest.raises(ConfigError, match=match):
         grpo(PICK, str(model), tmp_path / "out", small_config(overrides={name: value}))
     assert not (tmp_path / "out").exists()
+
+
+def test_decoder_and_trainer_agree_about_sampled_tokens(model: Path, tmp_path: Path) -> None:
+    grpo(
+        PICK,
+        str(model),
+        tmp_path / "out",
+        small_config(steps=2, learning_rate=1e-3, zero_variance_groups="keep"),
+    )
+    lines = read_curve(tmp_path / "out")
+    assert len(lines) == 2 and all(0 <= line["mismatch"] < 1e-3 for line in lines)

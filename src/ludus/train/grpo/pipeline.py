@@ -23,7 +23,7 @@ from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.grpo_context import GRPOContext, build_context
 from ludus.train.grpo.health import keep_best
-from ludus.train.grpo.held_out import HeldOutEvaluator, StartKL
+from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import build_policy_agent, check_vllm_installed
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.output import checkpoints
@@ -127,7 +127,10 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             context.trl_config.learning_rate = resolve_learning_rate(
                 config, "grpo", model.num_parameters(), groups=config.groups
             )
-            held_out = _build_held_out_evaluator(context, worker)
+            held_out = HeldOutEvaluator(
+                worker, context.run_id, config.seed, config.eval_episodes, context.distributed,
+                context.buckets,
+            )  # fmt: skip
             callback = GRPOCallback(
                 context, episodes, worker.names, held_out,
                 curriculum=curriculum, resume_state=previous.state, overwrite=overwrite,
@@ -153,17 +156,6 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             _save_checkpoint(context, trainer)
             callback.kept_step = keep_best(callback.health, trainer, progress.say)
         return finalize(context, trainer, callback)
-
-
-def _build_held_out_evaluator(context: GRPOContext, worker: RolloutWorker) -> HeldOutEvaluator:
-    start_kl = None
-    if context.vision is None:
-        start_kl = StartKL(context.out, context.distributed)
-    config = context.config
-    return HeldOutEvaluator(
-        worker, context.run_id, config.seed, config.eval_episodes, context.distributed, start_kl,
-        context.buckets,
-    )  # fmt: skip
 
 
 def _run_trainer(

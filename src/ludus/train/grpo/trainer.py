@@ -267,32 +267,19 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
             yield batch.part(start, stop)
             start = stop
 
-    def score(self, episodes: Sequence[EpisodeTokens]) -> Tensor:
-        """Log-probabilities of the sampled tokens of these episodes under the current weights."""
-        lengths = [len(each.logprobs) for each in episodes]
-        batch = StepBatch.build(
-            (), episodes, [()] * len(episodes), torch.zeros(len(lengths)), self.args.device
-        )
-        return self._score(batch)
-
     def _score_precisely(self, batch: StepBatch) -> Tensor:
         """Log-probabilities of the sampled tokens of a step, or of episodes spread over it.
 
         They are exact enough to compare two policies that are close to each other.
         """
         some = batch.only(spread_flags(len(batch.episodes), MEASURED_EPISODES))
-        return self._score(some, precise=True)
-
-    def _score(self, batch: StepBatch, *, precise: bool = False) -> Tensor:
         logprobs = [torch.zeros(0, device=self.args.device)]
-        training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            for part in self._parts(batch):
-                images = self._images(part)
-                with self.scorer.score(part.episodes, images, precise=precise) as scores:
+            for part in self._parts(some):
+                with self.scorer.score(part.episodes, self._images(part), precise=True) as scores:
                     logprobs.append(scores.logprobs)
-        self.model.train(training)
+        self.model.train()
         return torch.cat(logprobs)
 
     def _measure_kl(self, before: Tensor) -> float:

@@ -116,11 +116,6 @@ def checkpoint_folder(out: Path, step: int) -> Path:
     return out / CHECKPOINTS_DIR / f"{_PREFIX}{step}"
 
 
-def start_rows_path(out: Path) -> Path:
-    """Where a GRPO run keeps the tokens that its start model sampled on held-out tasks."""
-    return out / CHECKPOINTS_DIR / "start-rows.json"
-
-
 def _list_checkpoints(out: Path) -> list[Path]:
     """All checkpoints, from the last step to the first."""
     paths = (path for path in (out / CHECKPOINTS_DIR).glob(f"{_PREFIX}*") if path.is_dir())

@@ -23,7 +23,6 @@ from ludus.train.output.checkpoints import (
     MAX_CHECKPOINTS,
     best_model_folder,
     latest_checkpoint,
-    start_rows_path,
 )
 from ludus.train.output.record import read_record
 from ludus.train.trainable_model import published_dtype
@@ -124,7 +123,7 @@ def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> 
         _remove_path(out / CHECKPOINTS_DIR)
         return
     for path in last.parent.iterdir():
-        if path not in (last, best_model_folder(out), start_rows_path(out)):
+        if path not in (last, best_model_folder(out)):
             _remove_path(path)
 
 
