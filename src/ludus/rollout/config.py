@@ -93,7 +93,7 @@ class RolloutConfig(EpisodeConfig):
             "Tasks",
             advanced=True,
             metavar="FILE",
-            parse=lambda name: read_tasks(Path(name).expanduser()),
+            parse=read_tasks,
         ),
     ] = ()
     """JSONL file of tasks: reset arguments, or input rows of NeMo Gym."""

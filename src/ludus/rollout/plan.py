@@ -142,8 +142,9 @@ _REQUEST_FIELD = "responses_create_params"
 _NON_TASK_FIELDS = (_REQUEST_FIELD, "agent_ref")
 
 
-def read_tasks(path: Path) -> tuple[JsonObject, ...]:
+def read_tasks(file: str | Path) -> tuple[JsonObject, ...]:
     """The tasks of a JSONL file, in order. Empty lines are skipped."""
+    path = Path(file).expanduser()
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "does not exist"
         raise ConfigError(f"The task file {path} {problem}.")

@@ -30,7 +30,6 @@ EPISODES = (
         (("--solve-rate", "0.9..0.1"), "--solve-rate"),
         (("--test-size", "1.5"), "--test-size"),
         (("--test-size", "0.5", "--similarity-threshold", "7"), "--similarity-threshold"),
-        (("--max-prompt-similarity", "8"), "--max-prompt-similarity"),
         (("--held-out", "nowhere"), "nowhere"),
         (("--held-out", "thesis.tex"), "thesis.tex"),
         (("--held-out", "run"), "held-out 3"),
@@ -134,7 +133,6 @@ def test_missing_permissions_are_reported(tmp_path: Path) -> None:
     ("module", "options", "extra"),
     [
         ("duckdb", (), "curate"),
-        ("rensa", ("--max-prompt-similarity", "0.8"), "curate"),
         ("rensa", ("--test-size", "0.5"), "curate"),
     ],
 )
