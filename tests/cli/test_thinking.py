@@ -63,7 +63,7 @@ def test_a_model_trained_without_thinking_plays_without_it(model: Path, tmp_path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--chat-template-kwargs", '{"enable_thinkin": true}'), "'enable_thinking'"),
+        (("--chat-template-kwargs", '{"enable_thinkin": true}'), "'enable_thinkin'"),
         (("--chat-template-kwargs", '{"tools": []}'), "'tools'"),
     ],
 )

@@ -67,8 +67,6 @@ def test_a_local_model_plays_and_the_same_command_resumes(taught: Path, tmp_path
         (("--model", "empty", "--dtype", "float32"), "empty"),
         (("--model", "empty", "--extra", '{"topk": 3}'), "'top_k'"),
         (("--model", "empty", "--max-cost", "1"), "--max-cost"),
-        (("--model", "empty", "--max-retries", "0"), "--max-retries"),
-        (("--model", "empty", "--call-timeout", "9s"), "--call-timeout"),
         ((), "--model"),
     ],
 )
