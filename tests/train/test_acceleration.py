@@ -92,12 +92,12 @@ def test_packed_batches_train_the_same_as_padded_ones(
     has_memory: bool,
 ) -> None:
     """Everything but the GPU: with a reference kernel, and without capturing a graph."""
-    from ludus.train import acceleration
+    from ludus.train import acceleration, varlen_attention
 
     on_cpu = {"device": "cpu", "precision": "fp32"}
     plain = train(tmp_path, "plain", **on_cpu)
     compiled = []
-    monkeypatch.setattr(acceleration, "_varlen_attention", reference_varlen_attention)
+    monkeypatch.setattr(varlen_attention, "_varlen_attention", reference_varlen_attention)
     monkeypatch.setattr(acceleration, "_supports_varlen_training", lambda trainer: True)
     monkeypatch.setattr(
         acceleration, "compile_layers", lambda model, dynamic: compiled.append(dynamic)

@@ -14,10 +14,10 @@ import httpx
 import openai
 import pytest
 from pydantic import ValidationError
-from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 from world import wait_until
 
+from ludus.policy.chat.encoding import _CachedTokenizer
 from ludus.serve.config import ModelServeConfig, ServeError, check_model_config
 from ludus.serve.model import requests
 from ludus.serve.model.api_errors import from_validation_error
@@ -222,7 +222,7 @@ def test_long_tools_and_bodies_are_processed_off_the_event_loop(
     for owner, name in (
         (requests, "_parse"),
         (chat_template_utils, "render_jinja_template"),
-        (PreTrainedTokenizerFast, "__call__"),
+        (_CachedTokenizer, "encode"),
     ):
         monkeypatch.setattr(
             owner, name, _watch(getattr(owner, name), threads.setdefault(name, set()))
