@@ -13,7 +13,7 @@ from trl import GRPOTrainer as TRLTrainer
 
 from ludus.errors import ConfigError
 from ludus.train.grpo.policy_loss import LOSS_TYPES, PolicyLoss
-from ludus.train.grpo.step_batch import spread_flags, spread_over_tokens
+from ludus.train.grpo.step_batch import choose_evenly, spread_over_tokens
 
 ROWS, LENGTH, BUDGET = 6, 12, 16
 
@@ -139,6 +139,6 @@ def test_tokens_have_the_advantage_of_their_turn(
 
 
 def test_flags_are_spread_evenly() -> None:
-    assert spread_flags(3, 5) == [True] * 3
-    assert spread_flags(8, 4) == [False, True] * 4
-    assert sum(spread_flags(1000, 256)) == 256
+    assert choose_evenly(3, 5) == [True] * 3
+    assert choose_evenly(8, 4) == [False, True] * 4
+    assert sum(choose_evenly(1000, 256)) == 256

@@ -16,7 +16,7 @@ from ludus.train.grpo.learning_rate import (
     MIN_CHANGE,
     UNDO_ABOVE,
     TrustRegion,
-    WeightsBefore,
+    WeightSnapshot,
 )
 from ludus.train.output.checkpoints import latest_checkpoint, read_state
 from train.grpo.toy_environments import PICK, small_config
@@ -62,11 +62,11 @@ def test_a_step_that_moves_the_policy_too_far_is_taken_back_in_part(
 
 
 def test_halving_an_update_is_a_step_at_half_the_rate() -> None:
-    def update(rate: float) -> tuple[torch.Tensor, WeightsBefore]:
+    def update(rate: float) -> tuple[torch.Tensor, WeightSnapshot]:
         model = torch.nn.Linear(4, 4)
         torch.nn.init.ones_(model.weight)
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.1)
-        before = WeightsBefore(model)
+        before = WeightSnapshot(model)
         model(torch.arange(4.0)).square().sum().backward()
         optimizer.step()
         return model.weight, before

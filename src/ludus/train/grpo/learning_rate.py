@@ -1,8 +1,8 @@
 """The learning rate of GRPO: its schedule, and a trust region that bounds and controls each step.
 
 Which learning rate is right depends on the model, the length of episodes, the number of groups and
-the rewards; one that is too high destroys the policy within few steps. So all episodes of a step
-are scored again by the updated model. A step that moved the policy too far is halved until it is
+the rewards; one that is too high destroys the policy within few steps. So episodes of a step are
+scored again by the updated model. An update that moved the policy too far is halved until it is
 within the bound; and the rate of the next steps follows the measured divergence, which grows with
 the square of the rate.
 """
@@ -52,8 +52,8 @@ class TrustRegion:
         self.factor = min(MAX_FACTOR, max(MIN_FACTOR, self.factor * change))
 
 
-class WeightsBefore:
-    """The trained weights before an update, to take it back."""
+class WeightSnapshot:
+    """A copy of the trained weights, made before an update so that it can be reduced."""
 
     def __init__(self, model: nn.Module) -> None:
         self._pairs: list[tuple[Tensor, Tensor]] = [
@@ -72,7 +72,7 @@ class WeightsBefore:
 
 
 def limit_update(
-    before: WeightsBefore, measure: Callable[[], float], bound: float
+    before: WeightSnapshot, measure: Callable[[], float], bound: float
 ) -> tuple[float, float, int]:
     """Halve an update until its divergence is within the bound.
 

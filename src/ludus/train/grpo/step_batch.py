@@ -110,8 +110,8 @@ def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np
     return spread
 
 
-def spread_flags(count: int, most: int) -> list[bool]:
-    """Flags of at most `most` of `count` items, spread evenly over them."""
+def choose_evenly(count: int, most: int) -> list[bool]:
+    """For each of `count` items whether it is chosen: at most `most` of them, evenly spread."""
     if count <= most:
         return [True] * count
     return [(at + 1) * most // count > at * most // count for at in range(count)]

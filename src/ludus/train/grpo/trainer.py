@@ -28,7 +28,7 @@ from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.learning_rate import (
     TrustRegion,
-    WeightsBefore,
+    WeightSnapshot,
     limit_update,
     restore_scheduled_lr,
     scale_schedule,
@@ -38,7 +38,7 @@ from ludus.train.grpo.logprobs import Layout, LogprobScorer, pad_episodes
 from ludus.train.grpo.memory_budget import MemoryBudget
 from ludus.train.grpo.packed_groups import EpisodeTokens
 from ludus.train.grpo.policy_loss import PolicyLoss, kl_estimate
-from ludus.train.grpo.step_batch import StepBatch, spread_flags
+from ludus.train.grpo.step_batch import StepBatch, choose_evenly
 from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
 from ludus.train.trl_config import build_peft_config
 from ludus.train.trl_trainers import TrainerMixin
@@ -94,7 +94,7 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
         self.rolled_back_at: int | None = None
         self.memory = MemoryBudget(max_rows=max_micro_batch_rows(config))
         self._batch: StepBatch | None = None
-        self._before_update: tuple[Tensor, WeightsBefore] | None = None
+        self._before_update: tuple[Tensor, WeightSnapshot] | None = None
         """The log-probabilities and the weights before the update of the current step."""
         self._scorer: LogprobScorer | None = None
 
@@ -109,7 +109,7 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
         self._batch = batch = self._build_batch(episodes, advantages, compared)
         loss = self._backward(batch)
         if self.trust_region is not None and any(self.distributed.all_gather([batch.has_signal])):
-            self._before_update = self._score_precisely(batch), WeightsBefore(self._unwrapped)
+            self._before_update = self._score_precisely(batch), WeightSnapshot(self._unwrapped)
         self.first_step_done = True
         return loss
 
@@ -272,7 +272,7 @@ class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
 
         They are exact enough to compare two policies that are close to each other.
         """
-        some = batch.only(spread_flags(len(batch.episodes), MEASURED_EPISODES))
+        some = batch.only(choose_evenly(len(batch.episodes), MEASURED_EPISODES))
         logprobs = [torch.zeros(0, device=self.args.device)]
         self.model.eval()
         with torch.no_grad():

@@ -17,6 +17,7 @@ from ludus.policy.device import choose_device
 from ludus.rollout.loop import DEFAULT_MAX_TURNS
 from ludus.train import trl_config as common
 from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.train.grpo.policy_loss import PolicyLoss
 from ludus.train.trl_config import common_trl_fields, construct_trl_config
 
 MAX_WARMUP_STEPS = 10
@@ -58,6 +59,7 @@ def build_trl_grpo_config(config: GRPOConfig, out: Path) -> Any:
     """TRL's config, except for the learning rate, which depends on the size of the model."""
     fields, managed = _grpo_fields(config, out), rejected_fields(config)
     trl_config = construct_trl_config("grpo", fields, config.overrides, managed)
+    PolicyLoss.from_trl(trl_config)  # Raises for a loss that is not implemented.
     if config.vllm_mode and trl_config.vllm_tensor_parallel_size > 1:
         # With tensor parallelism, vLLM answers only if all ranks call it at the same time.
         raise ConfigError(
