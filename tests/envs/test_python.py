@@ -55,7 +55,7 @@ def play_oracle(task: dict[str, Any]) -> float | None:
 def test_the_oracle_solves_every_task() -> None:
     with ThreadPoolExecutor(4) as threads:
         rewards = list(threads.map(play_oracle, [{"seed": 0, "task": name} for name in TASKS]))
-    assert len(rewards) == 20
+    assert len(rewards) == 15
     assert set(rewards) == {1.0}
 
 
@@ -128,7 +128,7 @@ def test_seeds_keep_their_tasks_from_release_to_release() -> None:
     for seed in range(3):
         environment.reset(seed=seed)
         names.append(environment.task.name)
-    assert names == ["chunk", "count_words", "caesar_shift"]
+    assert names == ["edit_distance", "run_length_decode", "edit_distance"]
 
 
 def test_the_pools_for_training_and_testing_have_no_task_in_common() -> None:

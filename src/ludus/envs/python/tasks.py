@@ -181,25 +181,6 @@ def run_length_decode(code: str) -> str:
     return "".join(letter * int(count) for letter, count in re.findall(r"([a-z])(\d+)", code))
 
 
-@task(
-    lambda rng: (
-        "".join(
-            each if i == 0 and rng.random() < 0.7 else each.capitalize()
-            for i, each in enumerate(words(rng, 1, 4))
-        ),
-    ),
-    [("",), ("x",), ("X",), ("getX",), ("parseHTTP",)],
-)
-def camel_to_snake(name: str) -> str:
-    """Turn a name in camel case, such as "maxTurnCount", into snake case: "max_turn_count".
-
-    Every upper-case letter becomes a lower-case one, with an underscore before it unless it is the
-    first letter of the name.
-    """
-    pieces = [f"_{letter.lower()}" if letter.isupper() else letter for letter in name]
-    return "".join(pieces).removeprefix("_")
-
-
 @task(lambda rng: (sentence(rng, 3, 9),), [("",), ("The the THE",)])
 def count_words(text: str) -> dict[str, int]:
     """Count how often each word occurs. Words are separated by blanks.
@@ -262,22 +243,6 @@ def roman_numeral(number: int) -> str:
 
 
 @task(
-    lambda rng: (
-        rng.choice([rng.randint(1, 59), rng.randint(60, 3599), rng.randint(3600, 99_999)]),
-    ),
-    [(0,), (59,), (60,), (3600,), (3661,), (7202,)],
-)
-def format_duration(seconds: int) -> str:
-    """Write a duration in hours, minutes and seconds, such as "1h 2m 5s".
-
-    Parts that are 0 are left out: 3605 is "1h 5s". A duration of 0 is "0s".
-    """
-    hours, rest = divmod(seconds, 3600)
-    parts = [(hours, "h"), (rest // 60, "m"), (rest % 60, "s")]
-    return " ".join(f"{number}{unit}" for number, unit in parts if number) or "0s"
-
-
-@task(
     lambda rng: (integers(rng, 2), rng.randint(-12, 12)),
     [([], 3), ([1], 5), ([1, 2, 3], 0), ([1, 2, 3], 7), ([1, 2, 3], -1)],
 )
@@ -290,26 +255,6 @@ def rotate(items: list[int], steps: int) -> list[int]:
         return []
     steps %= len(items)
     return items[len(items) - steps :] + items[: len(items) - steps]
-
-
-@task(
-    lambda rng: (
-        numbers := integers(rng, 2, 8),
-        sum(rng.sample(numbers, 2)) + rng.choice([0, 0, 1]),
-    ),
-    [([], 0), ([5], 10), ([3, 3], 6), ([1, 2, 3, 4], 5), ([0, -4, 4, 0], 0)],
-)
-def two_sum(numbers: list[int], target: int) -> list[int]:
-    """Find two different places i < j whose numbers add up to `target`, and return [i, j].
-
-    If there are several, take the one with the smallest i, and among these the one with the
-    smallest j. If there is none, return [].
-    """
-    for i in range(len(numbers)):
-        for j in range(i + 1, len(numbers)):
-            if numbers[i] + numbers[j] == target:
-                return [i, j]
-    return []
 
 
 @task(lambda rng: (words(rng, 1, 9), rng.randint(1, 4)), [([], 2), (["a"], 3), (["a", "b"], 1)])
@@ -366,27 +311,6 @@ def shortest_path(rows: list[str]) -> int:
 
 
 @task(
-    lambda rng: (letters(rng, 3, 12, of="FFLR"),),
-    [("",), ("F",), ("RRRR",), ("FFRFFRFFRFF",), ("LF",)],
-)
-def robot_position(commands: str) -> list[int]:
-    """Return where a robot stands, as [x, y], after it has followed its commands.
-
-    It begins at [0, 0] and looks north. "F" moves it forward by 1, "L" and "R" turn it left and
-    right by 90 degrees. North is up (y grows), and east is to the right (x grows).
-    """
-    x, y, east, north = 0, 0, 0, 1
-    for command in commands:
-        if command == "F":
-            x, y = x + east, y + north
-        elif command == "L":
-            east, north = -north, east
-        else:
-            east, north = north, -east
-    return [x, y]
-
-
-@task(
     lambda rng: (integers(rng, 2, 10, low=-9, high=9),),
     [([5],), ([-3, -1, -2],), ([1, -2, 3, 4, -1],), ([2, 2, -10, 3],)],
 )
@@ -434,26 +358,6 @@ def fewest_coins(amount: int, coins: list[int]) -> int:
         possible = [count for count in options if count >= 0]
         fewest.append(min(possible) + 1 if possible else -1)
     return fewest[amount]
-
-
-@task(
-    lambda rng: (
-        [[weight, 3 * weight + rng.randint(0, 9)] for weight in integers(rng, 2, 6, low=1, high=8)],
-        rng.randint(3, 20),
-    ),
-    [([], 10), ([[5, 10]], 4), ([[5, 10]], 5), ([[3, 5], [3, 5], [4, 8]], 6)],
-)
-def knapsack(items: list[list[int]], capacity: int) -> int:
-    """Return the largest value that can be carried.
-
-    Each item is [weight, value] and may be taken once. Together the items may weigh `capacity` at
-    most.
-    """
-    best = [0] * (capacity + 1)
-    for weight, value in items:
-        for room in range(capacity, weight - 1, -1):
-            best[room] = max(best[room], best[room - weight] + value)
-    return best[capacity]
 
 
 _NAMES = tuple(TASKS)
