@@ -64,7 +64,7 @@ class Reply:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it says or does something, and was neither truncated nor refused."""
+        """Whether an agent's reply says or does something, and is neither truncated nor refused."""
         message = self.message
         has_content = message.content or message.tool_calls or message.reasoning_content
         return bool(has_content) and self.finish_reason is FinishReason.STOP

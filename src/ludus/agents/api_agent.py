@@ -72,7 +72,7 @@ def read_prices(path: Path) -> dict[str, Rate]:
 
 
 def listed_price(provider: str, model: str) -> PriceFn | None:
-    """A function from usage to cost by the public list of prices; None for an unknown model."""
+    """From usage to cost by the list of prices of API models; None for an unknown model."""
     # Imported here, because it is slow and many runs do not need it.
     from genai_prices import Usage as PricedUsage
     from genai_prices import calc_price

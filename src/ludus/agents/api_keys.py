@@ -62,7 +62,7 @@ class ApiKey:
 
 
 def find_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
-    """The key from the environment, or else from a `.env` file in the current folder or above it.
+    """The API key from the environment, or else from a `.env` file here or above.
 
     A local server may need no key, so for an endpoint a missing one is None. There API_KEY takes
     precedence, so that the provider's own key is not sent to another server if there is a choice.

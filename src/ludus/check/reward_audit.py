@@ -70,7 +70,7 @@ class Comparison:
 
 
 def beats_coin(right: int, questions: int) -> bool:
-    """Whether a coin is as often right on yes-or-no questions with less than `COIN_CHANCE`."""
+    """For the audit: whether a coin is right as often with less than `COIN_CHANCE`."""
     ways = sum(math.comb(questions, heads) for heads in range(right, questions + 1))
     return bool(ways < COIN_CHANCE * 2**questions)
 

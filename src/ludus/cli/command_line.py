@@ -25,7 +25,7 @@ _stage: ContextVar[StageRun | None] = ContextVar("stage", default=None)
 
 @contextmanager
 def running_stage(arguments: Sequence[str], *, only_checks: bool = False) -> Iterator[None]:
-    """Take this command line for the typed one."""
+    """Within the block, take this command line for the typed one."""
     token = _stage.set(StageRun(arguments, only_checks))
     try:
         yield

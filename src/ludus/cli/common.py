@@ -120,7 +120,7 @@ _Config = TypeVar("_Config")
 
 
 def with_thinking(config: _Config, thinking: bool | None) -> _Config:
-    """The config with enable_thinking of its chat template set, if the option was given."""
+    """For commands: the config with enable_thinking of its chat template set, if it was given."""
     from ludus.policy.chat.template_kwargs import THINKING_VARIABLE
 
     if thinking is None:
@@ -135,7 +135,7 @@ def with_thinking(config: _Config, thinking: bool | None) -> _Config:
 
 
 def resolve_run_path(text: str) -> Path:
-    """The path of a run, given a path, or the name of a folder in runs/ or in this folder."""
+    """The path of a run that a command names: a path, or the name of a folder in runs/ or here."""
     from ludus.data.run_folder import RUN_FILE, RUNS_DIR, walk_run_folders
 
     path = expand_path(text)
@@ -161,7 +161,7 @@ def resolve_run_path(text: str) -> Path:
 
 
 def newest_run(runs: list[Path]) -> Path:
-    """The run that was written to last."""
+    """Of the runs that a command may mean, the one that was written to last."""
     from ludus.data.run_folder import RUN_FILE
 
     def last_write_time(run: Path) -> float:
@@ -173,7 +173,7 @@ def newest_run(runs: list[Path]) -> Path:
 
 @contextmanager
 def record_environment_errors(*, debug: bool) -> Iterator[list[str]]:
-    """Yield a list of the distinct exceptions in the block; `debug` prints tracebacks on stderr."""
+    """For a command, yield a list of distinct exceptions; `debug` prints tracebacks on stderr."""
 
     def print_traceback(text: str) -> None:
         console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")

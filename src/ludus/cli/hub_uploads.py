@@ -19,7 +19,7 @@ from ludus.rollout.progress import PhaseProgress
 def push_data(
     folder: Path, repo_id: str, *, private: bool, retry_command: str, command: str | None = None
 ) -> str:
-    """Upload a run, as records of OpenEnv and as episodes, or a data set of `ludus curate`."""
+    """For a command, upload a run, with records of OpenEnv, or a data set of `ludus curate`."""
     from ludus.curation.formats.openenv import write_records
     from ludus.curation.pipeline import DATASET_FILES
     from ludus.data.stage_output import CURATION_FILE
@@ -48,7 +48,7 @@ def push_data(
 
 
 def push_trained_model(folder: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
-    """Upload the model in this folder.
+    """For a command, upload the model in this folder.
 
     Its card gets the repository as its title, unless the user wrote one.
     """

@@ -73,7 +73,7 @@ def apply_filters(catalog: Catalog, config: CurateConfig) -> None:
 
 
 def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
-    """Keep the best of episodes with the same messages and tools: of all, or within each task."""
+    """Filter exact duplicates: keep the best of episodes with the same messages and tools."""
     task = "task, " if within_tasks else ""
     _exclude_by_window(
         catalog,

@@ -106,7 +106,7 @@ class CurateReport:
 
 
 def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> CurateReport:
-    """Build the report from the catalog after all filters, and what was written."""
+    """Build the report of `curate` from the catalog after all filters, and what was written."""
     tasks = dict(
         catalog.sql(
             "SELECT coalesce(split, 'train'), count(DISTINCT task) FROM episodes "
@@ -149,7 +149,7 @@ def write_card(
     location: str,
     command: str | None,
 ) -> None:
-    """Write README.md and curation.json.
+    """Write the report of `curate` as README.md and curation.json.
 
     `digest` is a hash of the rows, and `location` the path or Hub id to load them from.
     """

@@ -43,7 +43,7 @@ _JACCARD_TOLERANCE = 0.05
 
 
 def shingles(text: str) -> set[str]:
-    """Return all sequences of three words. Punctuation counts as words; case is ignored."""
+    """All sequences of three words, for similarity. Punctuation counts as words; case does not."""
     words = _WORD.findall(text.casefold())
     if len(words) <= _SHINGLE_WORDS:
         return {" ".join(words)} if words else set()
@@ -244,7 +244,7 @@ class SplitByTask(NamedTuple):
 def split_by_task(
     catalog: Catalog, *, test_size: float, similarity: float, seed: int
 ) -> SplitByTask:
-    """Assign a split to every kept episode, with at least one family in each."""
+    """Assign a split to every kept episode; families of similar tasks stay together."""
     names, families = _find_families(TaskPrompts(catalog), similarity)
     if len(set(families)) < 2:
         problem = f"a split needs two tasks, got {len(names)}"

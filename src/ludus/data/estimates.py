@@ -178,7 +178,7 @@ def estimate_mean(means: Sequence[float], n: int, *, is_share: bool) -> MeanEsti
 def query_mean_reward(
     database: DuckDBPyConnection, episodes: str, *, task: str
 ) -> MeanEstimate | None:
-    """The mean reward of a table or subquery of episodes; None without a scored one.
+    """Estimate the mean reward of a table or subquery of episodes; None without a scored one.
 
     `task` is the column that names the task. The episodes that do not count must be left out.
     """
@@ -238,7 +238,7 @@ class TaskRewards:
 
 
 def format_mean(value: float, interval: Sequence[float] | None, *, label: str = "") -> str:
-    """A mean with its interval in brackets: 0.350 (0.281 to 0.420); `label` stands before that."""
+    """An estimate with its interval: 0.350 (0.281 to 0.420); `label` stands before the interval."""
     if interval is None:
         return f"{value:,.3f}"
     return f"{value:,.3f} ({label}{interval[0]:,.3f} to {interval[1]:,.3f})"

@@ -70,7 +70,7 @@ def _yaml_value(value: object) -> str:
 
 
 def to_single_line(value: object) -> str:
-    """Format a value as one line of printable characters, for YAML and table cells."""
+    """Format a value as one line of printable characters, for YAML and table cells of a card."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
@@ -84,7 +84,7 @@ def inline_code(value: object) -> str:
 
 
 def code_block(text: str, language: str) -> str:
-    """A fenced code block, with a fence longer than any run of backticks in the text."""
+    """A fenced code block of a card, with a fence longer than any run of backticks in the text."""
     fence = "`" * max(3, _longest_backtick_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 

@@ -114,7 +114,7 @@ def metric(entry: LogEntry, key: str) -> float | None:
 
 
 def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
-    """The finite values under a key; entries of the log without one are skipped."""
+    """The finite values under a key of the log; entries without one are skipped."""
     values = (metric(entry, key) for entry in entries)
     return [value for value in values if value is not None]
 
@@ -142,7 +142,7 @@ def window_size(steps: int) -> int:
 
 
 def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """Means over the first and the last window; None without rewards."""
+    """Means over the first and the last window of a log; None without rewards."""
     size = window_size(len(rewards))
     return (fmean(rewards[:size]), fmean(rewards[-size:])) if rewards else None
 
@@ -170,7 +170,7 @@ def to_metrics(label: str, bucket: BucketMetrics) -> dict[str, float]:
 
 
 def read_bucket_metrics(entry: LogEntry) -> dict[str, BucketMetrics]:
-    """The buckets of an entry by label; empty without a curriculum."""
+    """The buckets that an entry of the log has, by label; empty without a curriculum."""
     buckets = {}
     for key in entry:
         label, _, name = key.removeprefix(_PREFIX).rpartition("/")
@@ -191,7 +191,7 @@ def sparkline(
     high: float | None = None,
     width: int = 40,
 ) -> str:
-    """A curve as one line of block characters; several values are averaged into one block.
+    """The curve of a training log as a line of block characters; several values share a block.
 
     Scaled to the given range, by default from the lowest to the highest value. Empty for a single
     value without a range.

@@ -52,7 +52,7 @@ class TokenLimits(NamedTuple):
     reply: int | None = None
 
     def reached(self, sampled_tokens: int) -> Limit:
-        """Which limit cut off an episode of this length; the context, if it is below the others."""
+        """Which limit cut off an episode of these stats; the context, if it is below the others."""
         if self.episode is None or sampled_tokens >= self.episode:
             return "episode"
         return "reply" if self.reply is not None and sampled_tokens >= self.reply else "context"
@@ -109,7 +109,7 @@ def zero_variance_share(groups: Collection[EpisodeGroupStats]) -> float | None:
 def group_episodes(
     episodes: Iterable[EpisodeStats], *, limits: TokenLimits = _NO_LIMITS
 ) -> RunEpisodes:
-    """Group the episodes by step and task.
+    """Group the stats of episodes by step and task.
 
     A run that resumes from a checkpoint plays some steps again: of episodes with the same id, the
     last one counts.
@@ -169,7 +169,7 @@ class _EpisodeFields(BaseModel):
 
 
 def parse_episode(line: bytes) -> EpisodeStats | None:
-    """Parse a line; None if it is truncated or not an episode of a training step.
+    """Parse the stats of a line; None if it is truncated or no episode of a training step.
 
     An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur
     up to the tools, so the last `rewards` and `tokens` of a line are the episode's own. If messages

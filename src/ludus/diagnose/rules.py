@@ -258,7 +258,7 @@ MIN_FORMAT_SHARE = 0.5
 
 
 def check_format(run: RunEvidence) -> Iterator[Verdict]:
-    """Few calls were valid and the reward stayed low, to the end."""
+    """Rule: few calls were valid and the reward stayed low, to the end."""
     start, end = run.mean_at_start("format"), run.mean_at_end("format")
     change = run.change
     if start is None or end is None or max(start, end) > MIN_FORMAT_SHARE:
@@ -284,7 +284,7 @@ def _named_changes(run: RunEvidence, name: str) -> Iterator[tuple[str, RewardCha
 
 
 def check_too_easy(run: RunEvidence) -> Iterator[Verdict]:
-    """Applies only if the best possible reward is known: the best seen may be far below it."""
+    """Rule: only if the best possible reward is known: the best seen may be far below it."""
     for name, change in _named_changes(run, "too easy"):
         if change.normalized_initial >= EASY_REWARD and change.scale.is_unit:
             yield problem(
@@ -296,7 +296,7 @@ def check_too_easy(run: RunEvidence) -> Iterator[Verdict]:
 
 
 def check_too_hard(run: RunEvidence) -> Iterator[Verdict]:
-    """The reward started low and did not change, and most groups had zero variance."""
+    """Rule: the reward started low and did not change, and most groups had zero variance."""
     for name, change in _named_changes(run, "too hard"):
         if change.normalized_initial > HARD_REWARD or change.scale.is_constant:
             continue
@@ -323,7 +323,7 @@ MIN_FALL_STANDARD_ERRORS = 5.0
 
 
 def check_reward_fell(run: RunEvidence) -> Iterator[Verdict]:
-    """Past saturation if the reward rose before it fell, else getting worse."""
+    """Rule: past saturation if the reward rose before it fell, else getting worse."""
     log, change = run.log, run.change
     best, final = log.best_window(), run.mean_at_end("reward")
     held_out = [reward for _, reward in log.held_out]
@@ -371,7 +371,7 @@ LOW_REWARD = 0.5
 
 
 def check_entropy(run: RunEvidence) -> Iterator[Verdict]:
-    """Entropy was low while the reward was low: from the start, or since the middle of the run."""
+    """Rule: entropy was low while reward was low: from the start, or since the run's middle."""
     scale = run.change.scale
     if scale.is_constant or scale.normalize(run.change.final) > LOW_REWARD:
         return
@@ -403,7 +403,7 @@ DEAD_GROUPS_SHARE = 0.6
 
 
 def check_dead_groups(run: RunEvidence) -> Iterator[Verdict]:
-    """Most groups had zero variance in both halves of the run, up to its saturation."""
+    """Rule: most groups had zero variance in both halves of the run, up to its saturation."""
     entries = run.log.entries
     if run.early_stop is not None:
         entries = run.log.entries_before(run.early_stop[0])
@@ -425,7 +425,7 @@ WASTED_STEPS_FRACTION = 0.1
 
 
 def check_saturated(run: RunEvidence) -> Iterator[Verdict]:
-    """`early_stop` would have ended the run, and nothing was gained after that."""
+    """Rule: `early_stop` would have ended the run, and nothing was gained after that."""
     log, final = run.log, run.mean_at_end("reward")
     if run.early_stop is None or final is None:
         return

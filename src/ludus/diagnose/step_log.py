@@ -49,7 +49,7 @@ def window_means(values: Sequence[float], size: int) -> list[float]:
 
 
 def estimate_noise(rewards: Sequence[float]) -> float:
-    """Standard deviation of the rewards of single steps, estimated from successive differences.
+    """Standard deviation of the rewards of logged steps, estimated from successive differences.
 
     Differences of neighbouring steps, because over a longer distance the reward also changes by
     learning. Absolute instead of squared differences, so that a single jump weighs little.
@@ -185,7 +185,7 @@ class BucketStats:
 
 
 def bucket_stats(entries: Sequence[LogEntry]) -> tuple[BucketStats, ...]:
-    """The buckets in the order in which they were first drawn; empty without a curriculum."""
+    """The buckets in a log, in the order of their first draws; empty without a curriculum."""
     groups: dict[str, float] = {}
     first: dict[str, list[float]] = {}
     last: dict[str, float] = {}

@@ -183,7 +183,7 @@ class raise_with_location:
 
 
 def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
-    """Format a validation error in one line, for a model or a user."""
+    """Format an author's or a model's validation error in one line."""
     parts = []
     for item in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in item["loc"])

@@ -116,7 +116,7 @@ class Rubric:
 
 
 async def call_episode_function(function: EpisodeFunction, episode: Episode) -> object:
-    """Call a function of an episode; a synchronous one in a thread, because it may block."""
+    """For a rubric, call a function of an episode; a synchronous one in a thread: it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(episode)
     value = await asyncio.to_thread(function, episode)
@@ -124,7 +124,7 @@ async def call_episode_function(function: EpisodeFunction, episode: Episode) -> 
 
 
 def to_score(value: object) -> float | None:
-    """A scalar of Python, NumPy or PyTorch as a finite float; None stays None.
+    """The score of a rubric from a scalar of Python, NumPy or PyTorch; None stays None.
 
     Raises `ValueError` for anything else, also for strings.
     """

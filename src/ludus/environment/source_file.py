@@ -104,7 +104,7 @@ class SourceFile:
 
 
 def recorded_name(spec: str) -> str:
-    """The name of an environment in episodes and run folders, without a path of this machine."""
+    """The name of a source file's environment in episodes and runs, without a local path."""
     source = SourceFile.parse(spec)
     return source.name if source is not None and source.attribute else spec
 

@@ -109,7 +109,7 @@ class Bucket:
 
 
 def select_environments(environments: Mixture, axes: Sequence[TaskAxis], *, option: str) -> Mixture:
-    """The environments of a run with these axes: one, or the axes' variants.
+    """The environments whose buckets these axes make: one, or the axes' variants.
 
     `option` is the argument that the axes come from, for errors.
     """

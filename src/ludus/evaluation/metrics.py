@@ -46,7 +46,7 @@ class Attempt:
 
 
 def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
-    """Load the recorded episodes of the plan, in its order.
+    """Load the attempts that the metrics are of: the recorded episodes of the plan, in its order.
 
     Of an episode that was retried, the first one that is not broken counts, as on resume.
     """
@@ -255,7 +255,7 @@ def _are_successes(metric: Metric, values: Iterable[Iterable[float]]) -> bool:
 def pair_tasks(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
 ) -> list[PairedTask]:
-    """Return the tasks that both candidates have, with attempts of the same number in the plan."""
+    """For metrics of a difference: both candidates' tasks, with attempts of the same number."""
     base_values = {each.plan_index: metric.compute(each) for each in base if not each.broken}
     pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for attempt in other:

@@ -188,7 +188,7 @@ def _is_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool
 
 
 def load_known_tasks(source: Path) -> frozenset[str]:
-    """Load ids and prompts of tasks from a curated data set, a run, or a file of rows or episodes.
+    """Ids and prompts of tasks to leave out: from a data set, a run, or a file of rows or episodes.
 
     Small task spaces repeat themselves: another seed may give the same question again. So prompts
     are compared too, by their exact text.
@@ -215,7 +215,7 @@ def load_known_tasks(source: Path) -> frozenset[str]:
 
 
 def exclude_known(attempts: Sequence[Attempt], known: frozenset[str]) -> list[Attempt]:
-    """Return the attempts whose task and prompt are not known.
+    """Return the attempts to evaluate: those whose task and prompt are not known.
 
     If all tasks of an environment have the same prompt, as in a game whose secret is not shown,
     the prompt identifies nothing, and only the task id counts.

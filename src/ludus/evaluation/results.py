@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 def judge_difference(difference: MeanEstimate, tasks: int) -> Outcome:
-    """Return the verdict on a difference between two candidates over a number of tasks."""
+    """The verdict in the results on a difference between two candidates over some tasks."""
     if difference.low is not None and difference.low > 0:
         return Outcome.BETTER
     if difference.high is not None and difference.high < 0:
@@ -57,7 +57,7 @@ def judge_difference(difference: MeanEstimate, tasks: int) -> Outcome:
 
 
 def format_difference(difference: MeanEstimate, metric: Metric) -> str:
-    """Format a difference with its interval: +12.0 pp (+3.1 to +20.4)."""
+    """A difference in the results with its interval: +12.0 pp (+3.1 to +20.4)."""
     text = metric.format_number(difference.value, "+") + (" pp" if metric.is_share else "")
     if difference.low is None or difference.high is None:
         return f"{text} {NO_INTERVAL}"
@@ -68,7 +68,7 @@ def format_difference(difference: MeanEstimate, metric: Metric) -> str:
 def describe_verdict(
     outcome: Outcome, difference: MeanEstimate, metric: Metric, *, label: str, base: str
 ) -> str:
-    """Return the verdict as a sentence."""
+    """A verdict in the results as a sentence."""
     title = metric.title if metric.name.startswith(PASS_PREFIX) else metric.title.lower()
     result = format_difference(difference, metric)
     if outcome is not Outcome.NOT_RESOLVED:

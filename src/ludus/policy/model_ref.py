@@ -201,7 +201,7 @@ def fingerprint(name: str) -> str | None:
 
 
 def sample_chunks(file: Path) -> Iterator[bytes]:
-    """Yield a small file completely; of a large one its start, its end and chunks between."""
+    """What a model's fingerprint reads: a small file completely, chunks of a large one."""
     last = max(0, file.stat().st_size - _CHUNK_BYTES)
     step = max(_CHUNK_BYTES, last // _NUM_CHUNKS)
     with file.open("rb", buffering=0) as stream:

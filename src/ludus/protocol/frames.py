@@ -91,7 +91,7 @@ def error_frame_details(error: ValidationError) -> list[JsonObject]:
 
 
 def result_payload(observation: Observation) -> JsonObject:
-    """The payload of an observation: `reward` and `done` are outside of it, metadata is in both."""
+    """An observation in a frame: `reward` and `done` are outside of it, metadata is in both."""
     payload: JsonObject = {
         "observation": observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS),
         "reward": observation.reward,
@@ -110,7 +110,7 @@ def to_result(observation: Observation) -> StepResult[JsonObject]:
 
 
 def parse_result(payload: JsonObject) -> StepResult[JsonObject]:
-    """Parse the payload of a result; versions of OpenEnv have metadata in different places."""
+    """Parse the result in a frame; versions of OpenEnv have metadata in different places."""
     observation = dict(payload.get("observation") or {})
     metadata = payload.get("metadata") or observation.get("metadata") or {}
     return StepResult(
@@ -122,7 +122,7 @@ def parse_result(payload: JsonObject) -> StepResult[JsonObject]:
 
 
 def action_payload(action: Mapping[str, object] | BaseModel) -> JsonObject:
-    """The payload of an action."""
+    """The payload of an action in a frame."""
     if isinstance(action, BaseModel):
         return action.model_dump(mode="json", exclude_defaults=True)
     return dict(action)

@@ -41,7 +41,7 @@ _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
 def fingerprint_stage(
     stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState
 ) -> StageRecord:
-    """What the stage would be run with now."""
+    """The fingerprint of a stage: what it would be run with now."""
     inputs = {name: output_digest(outputs[name], state.stages.get(name)) for name in stage.inputs}
     inputs |= {name: content_digest(path) for name, path in input_paths(stage)}
     inputs |= {name: content_digest(path) for name, path in code_paths(stage)}
@@ -57,7 +57,7 @@ def fingerprint_stage(
 
 
 def output_digest(output: Path | None, record: StageRecord | None) -> str:
-    """The digest of a result: the recorded one, unless its files have changed since."""
+    """The digest of a stage's result for a fingerprint; recorded, unless its files have changed."""
     if output is None:
         return ""
     if record is not None and record.done and record.output_stat == stat_digest(output):
@@ -80,7 +80,7 @@ def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
 
 
 def code_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
-    """Files and packages of environments and reward functions that do not ship with Ludus."""
+    """For a fingerprint: files and packages of environments and rewards that are the user's."""
     texts = [text for key in _CODE_KEYS for text in texts_in(stage.options.get(key))]
     parts = [part for text in texts if not is_remote(text) for part in text.split(",")]
     for spec in (_WEIGHT.sub("", part).strip() for part in parts):
@@ -110,7 +110,7 @@ _DIGEST_BYTES = 8
 
 
 def content_digest(path: Path) -> str:
-    """A digest of a file, or of the names and contents of the files in a folder.
+    """For a fingerprint: a digest of a file, or of the names and contents of a folder's files.
 
     Hidden files and checkpoints are left out. Empty for a path that does not exist.
     """
@@ -128,7 +128,7 @@ def content_digest(path: Path) -> str:
 
 
 def stat_digest(path: Path) -> str:
-    """A digest of names, sizes and times: while it is the same, so are the contents."""
+    """For a fingerprint: names, sizes and times; while it is the same, so are the contents."""
     if not path.exists():
         return ""
     digest = blake2b(digest_size=_DIGEST_BYTES)
@@ -186,7 +186,7 @@ class RecipeState(BaseModel):
 
     @classmethod
     def load(cls, folder: Path) -> RecipeState:
-        """Read the state; a folder without one gives an empty state."""
+        """Read the recorded fingerprints; a folder without them gives an empty state."""
         file = folder / STATE_FILE
         try:
             return cls.model_validate_json(file.read_bytes())
@@ -204,6 +204,6 @@ class RecipeState(BaseModel):
         return self.model_copy(update={"stages": {**self.stages, name: record}})
 
     def save(self, folder: Path) -> None:
-        """Write the state, completely or not at all."""
+        """Write the fingerprints, completely or not at all."""
         text = json.dumps(self.model_dump(mode="json"), indent=2, ensure_ascii=False)
         write_atomically(folder / STATE_FILE, text + "\n")

@@ -105,7 +105,7 @@ def read_recipe(
 
 
 def substitute(value: Any, folders: Mapping[str, str]) -> Any:
-    """Replace references to stages by their folders, in texts, lists and tables."""
+    """In a recipe, replace references to stages by their folders, in texts, lists and tables."""
     if isinstance(value, str):
         return _REFERENCE.sub(
             lambda match: match["literal"] or folders.get(match["stage"], match[0]), value

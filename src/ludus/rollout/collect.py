@@ -366,7 +366,7 @@ class Collector(EpisodeRun):
 def reason_against_workers(
     agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
 ) -> str | None:
-    """Why worker processes cannot play these episodes; None if they can."""
+    """Why `collect` cannot use worker processes for these episodes; None if it can."""
     if not agent.is_stateless:
         return f"the agent {agent.provider!r} cannot be copied to other processes"
     for spec, each in endpoints.items():

@@ -295,7 +295,7 @@ async def preflight_tasks(
 
 
 async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
-    """The names of a server's environment, the one of `/metadata` first; empty without any.
+    """An endpoint's names of its environment, the one of `/metadata` first; empty without any.
 
     OpenEnv's servers have two names, of the class and of the author: `ReasoningGymEnvironment` and
     `reasoning_gym_env`.
@@ -312,7 +312,7 @@ async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
 
 
 def check_server_name(spec: str, base_url: str, server_names: Sequence[str]) -> None:
-    """Raise `ConfigError` if the server serves another environment that is registered here.
+    """Raise `ConfigError` if an endpoint's server has another environment that is registered here.
 
     Other names are no error: an author may have chosen any for the same environment.
     """

@@ -143,7 +143,7 @@ _NON_TASK_FIELDS = (_REQUEST_FIELD, "agent_ref")
 
 
 def read_tasks(file: str | Path) -> tuple[JsonObject, ...]:
-    """The tasks of a JSONL file, in order. Empty lines are skipped."""
+    """The tasks of a plan from a JSONL file, in order. Empty lines are skipped."""
     path = Path(file).expanduser()
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "does not exist"
@@ -177,7 +177,7 @@ def read_tasks(file: str | Path) -> tuple[JsonObject, ...]:
 
 
 def check_seed(task: Mapping[str, object], where: str) -> None:
-    """Raise where the seed of a task is not an integer; `where` names the task."""
+    """Raise unless the seed of a planned task is an integer; `where` names the task."""
     seed = task.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"{where}: the seed must be an integer, got {seed!r}.")

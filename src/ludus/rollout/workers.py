@@ -44,7 +44,7 @@ class BlockReply(NamedTuple):
 
 
 async def run_block(play: EpisodePlay, items: Sequence[WorkItem]) -> BlockReply:
-    """Play the episodes one after the other: they compute, and nothing is gained by overlapping."""
+    """In workers: play episodes one after the other; they compute, so overlapping gains nothing."""
     started_at = time.monotonic()
     faults = list[AuthorFault]()
     lines: list[bytes | LudusError] = []

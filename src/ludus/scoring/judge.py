@@ -49,7 +49,7 @@ _PROVIDERS_WITHOUT_MODEL = ("oracle", "random", "human")
 
 
 def default_cache_dir() -> Path:
-    """The folder of judgements in the user's cache."""
+    """The folder of a judge's replies in the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "ludus" / "judgements"
 
@@ -67,7 +67,7 @@ class ReplyCache:
             ) from None
 
     def get(self, key: str) -> str | None:
-        """The reply to this prompt; an unreadable file counts as absent."""
+        """The judge's reply to this prompt; an unreadable file counts as absent."""
         with suppress(OSError, ValueError, KeyError, TypeError):
             return str(from_json(self._path(key).read_bytes())["reply"])
         return None

@@ -53,7 +53,7 @@ class Grade(NamedTuple):
 def build_prompt(
     criteria: str, task: str, attempts: Sequence[str], *, groups: bool
 ) -> tuple[Message, Message]:
-    """The system and the user message that ask for the grades of these attempts.
+    """The judge's system and user message, which ask for the grades of these attempts.
 
     `task` and `attempts` come from `task_text` and `attempt_text`. With `groups` the scores are
     relative to each other; otherwise there is a single attempt.
@@ -79,7 +79,7 @@ def task_text(episode: Episode) -> str:
 
 
 def attempt_text(episode: Episode) -> str:
-    """The messages from the agent's first reply on, and how the episode ended."""
+    """In the judge's prompt: the messages from the agent's first reply on, and how it ended."""
     start = len(messages_before_reply(episode.messages))
     return f"{_render(episode.messages[start:])}\n\n[end: {episode.stop_reason.value}]".lstrip()
 

@@ -52,7 +52,7 @@ class Refusal:
         return JSONResponse({"detail": self.detail}, self.status, headers=headers)
 
     def to_bytes(self) -> bytes:
-        """The complete HTTP response, for a connection that is closed after it."""
+        """The complete HTTP response to a refused access; the connection is closed after it."""
         response = self.to_response()
         lines = [f"HTTP/1.1 {self.status.value} {self.status.phrase}".encode()]
         lines += [name + b": " + value for name, value in response.raw_headers]
@@ -164,7 +164,7 @@ def select_subprotocol(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def parse_hostname(netloc: str) -> str:
-    """The host name in a Host header, without the port."""
+    """The host name in a Host header that access control checks, without the port."""
     netloc = netloc.strip().lower()
     if netloc.startswith("["):
         return netloc[1:].partition("]")[0]

@@ -28,7 +28,7 @@ class ServeError(LudusError):
 
 
 def add_names(given: str | Iterable[str] | None, *, variable: str) -> tuple[str, ...]:
-    """The names that are given, and those in an environment variable."""
+    """A server's names in its config: those that are given, and those in a variable."""
     texts = (given,) if isinstance(given, str) else (given or ())
     names = ",".join((*texts, os.environ.get(variable, ""))).replace(",", " ").split()
     return tuple(dict.fromkeys(names))
@@ -167,7 +167,7 @@ class ModelServeConfig(ListenConfig):
 
 
 def limit_sessions(config: ServeConfig, env_spec: EnvSpec) -> ServeConfig:
-    """The config with a number of sessions: by default as many as the environment allows."""
+    """The config with its number of sessions: by default as many as the environment allows."""
     if config.max_sessions is not None:
         return config
     default = (env_spec.max_sessions or DEFAULT_SESSIONS) if env_spec.concurrent else 1
@@ -215,7 +215,7 @@ def check_model_config(config: ModelServeConfig) -> None:
 
 
 def is_valid_origin(text: str) -> bool:
-    """Whether `allow_origins` may hold this: scheme, host and port, as a browser sends them."""
+    """Whether the config's `allow_origins` may hold this: scheme, host and port, as in a header."""
     if text in ("*", _NULL_ORIGIN):
         return True
     parts = urlsplit(text)

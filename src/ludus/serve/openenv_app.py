@@ -51,7 +51,7 @@ def create_app(
     allow_hosts: Sequence[str] | None = None,
     allow_origins: Sequence[str] | None = None,
 ) -> FastAPI:
-    """Build the application that serves one environment.
+    """Build the application with OpenEnv's signature.
 
     Args:
         env: the class of the environment, or a factory function, which is called once here to

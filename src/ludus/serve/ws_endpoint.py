@@ -114,7 +114,7 @@ class AsgiConnection(Connection):
         self._receive, self._send = receive, send
 
     async def accept(self, headers: Mapping[str, str]) -> None:
-        """Accept the connection; `headers` go into the reply to the upgrade."""
+        """Accept the WebSocket; `headers` go into the reply to the upgrade."""
         await self._receive()
         encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(

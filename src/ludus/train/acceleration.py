@@ -64,7 +64,7 @@ def accelerate(
 
 @contextmanager
 def skip_unlabelled_logits() -> Iterator[None]:
-    """Compute logits only at positions with a label, on all devices.
+    """Accelerate by computing logits only at positions with a label, on all devices.
 
     TRL does so on GPUs. On others it computes all logits, to keep shapes static for XLA, which is
     not used here. Most positions have no label, and a CPU would train at half the speed.
@@ -133,7 +133,7 @@ def _row_lengths(rows: Dataset) -> np.ndarray[Any, Any]:
 
 
 def compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:
-    """Compile layer by layer: they have the same code, so one compilation serves all."""
+    """Accelerate by compiling layer by layer: they share code, so one compilation serves all."""
     import torch
 
     model = _unwrap_adapter(model)
@@ -148,7 +148,7 @@ def _unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
-    """Whether every step runs the same kernels, and the gradients of a step come from one batch.
+    """Whether SFT's steps can be graphs: the same kernels, and gradients of a step from one batch.
 
     A graph writes gradients to the same memory each time, so neither accumulation nor other ranks
     may add to them; nor does it see later changes of the model.
@@ -170,7 +170,7 @@ def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
 def replace_forward_by_graph(
     base_model: PreTrainedModel, example: Batch, longest_row: int, args: TrainingArguments
 ) -> None:
-    """Replace the forward pass below the head, and its backward pass, by CUDA graphs.
+    """Accelerate the passes below the head, forward and backward, by CUDA graphs.
 
     They are captured for batches of the shapes of the example.
     """

@@ -43,7 +43,7 @@ class Lora:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Lora | None:
-        """The adapter of `r=16`, `alpha=32`, `merge=false`, ...; `on` has the defaults."""
+        """The config's adapter of `r=16`, `alpha=32`, `merge=false`, ...; `on` has the defaults."""
         values = parse_settings(texts)
         if values == {}:
             return cls()
@@ -199,7 +199,7 @@ class TrainConfig(BaseTrainConfig):
 
 
 def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
-    """Fill in the defaults of the method; raise for fields that it does not have."""
+    """Fill in the config's defaults of the method; raise for fields that it does not have."""
     if method == "dpo" and config.compile:
         raise ConfigError("`compile` is for SFT only.")
     if method == "sft" and config.beta is not None:

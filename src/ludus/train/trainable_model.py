@@ -38,7 +38,7 @@ def load_trainable_model(ref: ModelRef) -> PreTrainedModel:
 
 
 def published_dtype(ref: ModelRef) -> str:
-    """The dtype in which a model's weights are stored; float32 if its config does not say."""
+    """The dtype in which a model to train is published; float32 if its config does not say."""
     from transformers import AutoConfig
 
     if ref.kind is ModelKind.ADAPTER:

@@ -125,7 +125,7 @@ def build_trl_config(method: Method, config: TrainConfig, out: Path) -> Training
 
 
 def common_trl_fields(config: BaseTrainConfig, out: Path) -> dict[str, Any]:
-    """The fields that all methods share."""
+    """The fields of TRL's config that all methods share."""
     device, precision = choose_device(config.device), resolve_precision(config)
     if ":" in device:
         raise ConfigError(
@@ -228,7 +228,7 @@ def set_data_dependent_fields(
     steps: int,
     has_test_rows: bool,
 ) -> None:
-    """Set the fields that depend on the rows and the model, unless they are overridden."""
+    """Set TRL's fields that depend on the rows and the model, unless they are overridden."""
     trl_config.learning_rate = learning_rate
     if "logging_steps" not in config.overrides:
         trl_config.logging_steps = max(1, round(steps / TARGET_LOG_LINES))
@@ -242,7 +242,7 @@ def set_data_dependent_fields(
 
 
 def split_batches(trl_config: TrainingArguments) -> bool:
-    """Halve the rows of a forward pass, and double the passes of a step, whose rows stay the same.
+    """Halve the rows of a forward pass in TRL's config, and double the passes of a step.
 
     A number that cannot be halved is divided by its smallest factor. False for a single row.
     """
@@ -259,7 +259,7 @@ def split_batches(trl_config: TrainingArguments) -> bool:
 def resolve_learning_rate(
     config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
 ) -> float:
-    """The configured learning rate, or one that suits the method and the model.
+    """TRL's learning rate: as configured, or one that suits the method and the model.
 
     Small models need a high rate; models of a billion parameters and more forget under it. A LoRA
     adapter starts from zero and needs a high rate at any size. DPO separates the two sides at a
@@ -275,7 +275,7 @@ def resolve_learning_rate(
 
 
 def resolve_precision(config: BaseTrainConfig) -> str:
-    """The precision of the computation: by default bf16 if the device has it. Weights stay fp32."""
+    """TRL's precision: by default bf16 if the device has it. Weights stay fp32."""
     device = choose_device(config.device)
     if config.precision is None:
         return "fp32" if device == "mps" else _PRECISION_NAMES[choose_dtype(None, device)]

@@ -44,7 +44,7 @@ _MAX_PAGE_ROWS = 500
 
 
 def create_app(library: Library, token: str) -> ASGIApp:
-    """The application. All of it is below `/TOKEN/`."""
+    """The viewer's application. All of it is below `/TOKEN/`."""
 
     async def send_file(request: Request) -> Response:
         name = request.path_params["name"] or "view.html"
@@ -131,7 +131,7 @@ def _page(query: QueryParams) -> tuple[int, int]:
 
 
 def answer_query(library: Library, name: str, query: QueryParams) -> object:
-    """What answers `GET api/NAME`."""
+    """What the viewer's application answers to `GET api/NAME`."""
 
     def find(parameter: str) -> StageOutput:
         return library.find(query.get(parameter, ""))
@@ -231,7 +231,7 @@ class ViewServer(InterruptibleServer):
 def build_server(
     library: Library, bound: socket.socket, on_ready: Callable[[str], None]
 ) -> ViewServer:
-    """The server of the page, with a new token."""
+    """The viewer's server, with a new token."""
     token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
     config = uvicorn.Config(

@@ -111,7 +111,7 @@ RowFile = JsonlRows | ParquetRows
 def read_left_out(
     entry: StageOutput, keys: dict[Path, str], reason: str, offset: int, limit: int
 ) -> JsonObject:
-    """Excluded episodes, if `ludus curate --explain` listed them; `keys` identify runs."""
+    """Rows that curation excluded, if listed by `ludus curate --explain`; `keys` identify runs."""
     file = entry.path / LEFT_OUT_FILE
     if not file.is_file():
         return {"listed": False, "counts": {}, "total": 0, "rows": []}
@@ -134,7 +134,7 @@ def _parse_row(line: bytes) -> JsonObject:
 
 
 def forbid_downloads() -> None:
-    """Keep the Hugging Face libraries off the network; to be called before they are imported."""
+    """Keep the tokenizers of rows off the network; to be called before Hugging Face is imported."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 

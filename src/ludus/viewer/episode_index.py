@@ -151,7 +151,7 @@ class EpisodeFile:
 
 
 def number_line(number: int, reward: float | None, line: bytes) -> bytes:
-    """A line with its number and the reward that counts, and without the content of its images."""
+    """What the index stores of a line: its number, the reward that counts, and no images."""
     if line.isspace():
         return b"\n"
     if _IMAGE_MARK in line:

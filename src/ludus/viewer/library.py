@@ -122,7 +122,7 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 
 def find_entries(folders: Sequence[Path]) -> dict[str, StageOutput]:
-    """What the stages have written in and below some folders, in the order of the paths.
+    """The entries of the library: what stages have written in and below some folders, by path.
 
     The keys are the paths as shown, which are part of the page's addresses.
     """
@@ -136,7 +136,7 @@ def find_entries(folders: Sequence[Path]) -> dict[str, StageOutput]:
 
 
 def summarize_entry(entry: StageOutput) -> JsonObject:
-    """What the list of all entries shows of one."""
+    """What the library's list of all entries shows of one."""
     modified_at = entry.modified_at
     return {
         "key": entry.shown_path,

@@ -50,7 +50,7 @@ _MAX_POINTS = 1_000
 def describe_entry(
     entry: StageOutput, index: EpisodeIndex, queries: EpisodeQueries, name_flags: NameFlags
 ) -> JsonObject:
-    """Everything that the page of one entry shows."""
+    """The overview of an entry, as its page shows it."""
     overview: JsonObject = {
         **summarize_entry(entry),
         "record": {key: value for key, value in entry.record.items() if key != "example"},
@@ -70,7 +70,7 @@ def describe_entry(
 
 
 def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonObject]:
-    """The metrics of a log that vary, as points; long logs are thinned out.
+    """The curves in an overview: metrics of a log that vary, as points; long logs are thinned out.
 
     A line in the chart of another metric may be a single point: the test loss at the end.
     """
@@ -103,7 +103,7 @@ def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonOb
 
 
 def compare_entries(first: StageOutput, second: StageOutput) -> JsonObject:
-    """The settings in which two entries differ, and how many are the same."""
+    """For the overview of two entries: settings in which they differ, and how many are the same."""
     pairs = [_comparable_settings(entry) for entry in (first, second)]
     differences, same = compare_settings(*pairs)
     return {
@@ -127,7 +127,7 @@ def _comparable_settings(entry: StageOutput) -> JsonObject:
 
 
 def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonObject:
-    """The results, with the tables and sentences that `ludus eval` prints."""
+    """The overview of an evaluation, with the tables and sentences that `ludus eval` prints."""
     scores = evaluation.scores
     return {
         "verdicts": [

@@ -228,7 +228,7 @@ def _problem_text(run: EpisodeRun) -> str:
 
 
 def progress(label: str = "", *, quiet: bool = False, as_json: bool = False) -> RunDisplay:
-    """Create a progress display for scripts and notebooks.
+    """Create a display of the progress of a run, for scripts and notebooks.
 
         with ludus.progress() as progress:
             result = await ludus.collect("wordle", config=config, progress=progress)

@@ -75,7 +75,7 @@ class TrainMetrics:
         self.latest: JsonObject = {}
 
     def add(self, line: LogLine) -> None:
-        """Add a line of the log."""
+        """Show a line of the training log."""
         self.step = max(self.step, int(line.get("step") or 0))
         self._last_logged_at = time.monotonic()
         # A new dict each time, because the redraw thread reads the old one.
@@ -101,7 +101,7 @@ class TrainMetrics:
         return max(0.0, left - (time.monotonic() - self._last_logged_at))
 
     def log_texts(self) -> list[str]:
-        """Metrics and pace, for one line of a log file."""
+        """Display metrics and pace in one line of a log file."""
         rows = [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
         return [*(rows or format_metrics(self.latest, _LOSS_FORMATS)), *self.pace_texts()]
 

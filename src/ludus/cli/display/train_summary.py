@@ -37,7 +37,7 @@ def diagnose(folder: Path) -> Diagnosis | None:
 
 
 def training_fields(result: TrainResult) -> JsonObject:
-    """What --json prints."""
+    """The summary of a training that --json prints."""
     from ludus.data.json_files import to_jsonable
     from ludus.train.output.record import read_record
     from ludus.tutoring import TutorResult
@@ -72,7 +72,7 @@ def print_summary(
 
 
 def result_lines(result: TrainResult) -> list[tuple[str, str]]:
-    """Steps, loss or reward, and time of SFT, DPO and GRPO."""
+    """For the summary: steps, loss or reward, and time of SFT, DPO and GRPO."""
     from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
     from ludus.train.output.record import read_record
 
@@ -113,7 +113,7 @@ def result_lines(result: TrainResult) -> list[tuple[str, str]]:
 
 
 def round_lines(result: TutorResult) -> list[tuple[str, str]]:
-    """A line for each round of a tutor."""
+    """For the summary: a line for each round of a tutor."""
 
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.1%}"
@@ -128,7 +128,7 @@ def round_lines(result: TutorResult) -> list[tuple[str, str]]:
 
 
 def advice(folder: Path, model: str, environment: Sequence[str] | None) -> list[str]:
-    """The verdicts on a GRPO run, how to extend it, and the command that evaluates the model."""
+    """For the summary: verdicts on a GRPO run, how to extend it, and the command to evaluate it."""
     from ludus.diagnose.diagnosis import format_verdict
     from ludus.train.output.checkpoints import latest_checkpoint
     from ludus.train.output.model_card import UNKNOWN_ENVIRONMENT, environment_arguments

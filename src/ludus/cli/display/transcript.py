@@ -86,14 +86,14 @@ def _print_indented(text: str, style: str) -> None:
 
 
 def find_viewable_rows(data: Path) -> Path | None:
-    """Find the file of which a row can be viewed; None if the folder has none."""
+    """Find the file of which a row can be printed; None if the folder has none."""
     if data.is_file():
         return data
     return next((data / name for name in _ROW_FILES if (data / name).is_file()), None)
 
 
 def read_row(file: Path, key: str) -> JsonObject:
-    """Read the row with this number, counted from 0, or of the episode with this id."""
+    """Read the row to print: with this number, from 0, or of the episode with this id."""
     from ludus.curation.lint.runner import read_rows
 
     rows = (row for _, row in read_rows(file))

@@ -77,7 +77,7 @@ def as_object(value: object) -> JsonObject:
 
 
 def parse_number(value: object, name: str) -> float | None:
-    """Parse a score. Null and NaN mean unscored; booleans are 0 or 1."""
+    """Parse the score in a line. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):
@@ -106,7 +106,7 @@ def build_episode(
     error: Fault | None = None,
     usage: Usage | None = None,
 ) -> Episode:
-    """Build an episode.
+    """Build an episode of what another tool's format gives.
 
     `group_id` is taken as it is. Without it, attempts with the same `group`, else the same `task`,
     else the same prompt form a group. An attempt with an `error` is broken, and therefore unscored.
@@ -137,7 +137,7 @@ def build_episode(
 
 
 def build_fault(kind: object, message: object, *, by_model: bool) -> Fault:
-    """Build the fault of an episode: an error of the model's provider, or of the environment."""
+    """Build the fault of an imported episode: an error of its provider, or of its environment."""
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
     return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)
 
@@ -162,7 +162,7 @@ def extra_fields(episode: Episode, *, stored: Collection[str]) -> JsonObject:
 
 
 def restore_fields(episode: Episode, fields: object) -> Episode:
-    """Restore the result of `extra_fields`, if there is any."""
+    """Restore from an exported line what `extra_fields` wrote, if there is any."""
     if fields is None:
         return episode
     extra = {

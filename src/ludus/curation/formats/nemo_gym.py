@@ -84,7 +84,7 @@ def read_gym(path: Path) -> Iterator[Episode | UnreadableRecord]:
 
 
 def is_gym_output(file: Path) -> bool:
-    """Whether a file has rollouts or failures: Gym writes inputs and metrics beside them."""
+    """Whether a file has rollouts or failures: NeMo Gym writes inputs and metrics beside them."""
     for _, line in islice(numbered_lines(file), _PEEK_LINES):
         try:
             fields = from_json(line)
@@ -284,7 +284,7 @@ class RolloutNumbers:
 
 
 def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
-    """Build a line of a rollout file; `numbers` counts over the file.
+    """Build a line of NeMo Gym's rollout file; `numbers` counts over the file.
 
     `output` is the whole conversation as chat messages, which scripts that convert rollouts for TRL
     read; `response.output` has the replies as items.
@@ -325,7 +325,7 @@ def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> Js
 
 
 def build_input(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
-    """Build a line of an input file: the task without the attempt and its sampling settings.
+    """Build a line of NeMo Gym's input file: a task without the attempt and sampling settings.
 
     The fields of the task are next to the request, as Gym's verifiers expect them. By `numbers`,
     which counts over the file, Gym finds the rollouts of a task. Without an agent of Gym the line

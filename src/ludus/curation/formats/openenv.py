@@ -90,7 +90,7 @@ def _parse_record(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
 
 
 def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
-    """Build the record of an episode; `lossless` adds fields to restore it on import."""
+    """Build OpenEnv's record of an episode; `lossless` adds fields to restore it on import."""
     messages = [message.model_dump(mode="json") for message in episode.messages]
     system = list(takewhile(lambda message: message["role"] == "system", messages))
     # The import wraps a task that is not an object.
@@ -117,7 +117,7 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
 
 
 def write_records(run: Path) -> Path:
-    """Write the episodes of a run folder as `results.jsonl`, without fields that only Ludus has."""
+    """Write a run's episodes as OpenEnv's `results.jsonl`, without fields that only Ludus has."""
     file = run / OPENENV_RESULTS_FILE
     with atomic_file(file) as draft, draft.open("wb") as out:
         for episode in episodes(run / "episodes.jsonl"):

@@ -18,7 +18,7 @@ from ludus.data.tool_schema import JsonObject
 
 
 def parse_items(value: object, name: str) -> list[JsonObject]:
-    """Parse a list of items. A string is a user message, and null is an empty list."""
+    """Parse items of the Responses API. A string is a user message, and null is an empty list."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -79,7 +79,7 @@ def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
 
 
 def build_items(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    """Convert messages to items."""
+    """Convert messages to items of the Responses API."""
     after_reply = False
     for at, message in enumerate(messages):
         name: JsonObject = {} if message.name is None else {"name": message.name}

@@ -102,7 +102,7 @@ def import_files(
 
 
 def find_files(format: ImportFormat, path: Path) -> list[Path]:
-    """Return the file itself, or the files of a folder that are in this format."""
+    """The file to import itself, or the files of a folder that are in this format."""
     if not path.exists():
         raise RunError(f"There is no file or folder {path}.")
     if not path.is_dir():

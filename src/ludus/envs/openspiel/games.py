@@ -20,7 +20,7 @@ _UNSUPPORTED = frozenset({"crossword"})
 
 @cache
 def game_types() -> Mapping[str, pyspiel.GameType]:
-    """The games in which players move one after another, and that need no parameters, by name."""
+    """OpenSpiel's games in which players move one after another, without parameters, by name."""
     import pyspiel
 
     return {
@@ -33,7 +33,7 @@ def game_types() -> Mapping[str, pyspiel.GameType]:
 
 
 def load_game(name: str, *, chance_seed: int) -> pyspiel.Game:
-    """Load a game; raises `ValueError` for a wrong name.
+    """Load a game of OpenSpiel; raises `ValueError` for a wrong name.
 
     Some games draw their chance outcomes themselves: these get `chance_seed` as their `rng_seed`.
     """
@@ -61,7 +61,7 @@ def draw_chance(state: pyspiel.State, rng: random.Random) -> None:
 
 
 def scale_return(game: pyspiel.Game, value: float) -> float:
-    """Scale a return of the game to a reward from 0 to 1; in most games 1, 0.5 or 0."""
+    """Scale a return of OpenSpiel's game to a reward from 0 to 1; in most games 1, 0.5 or 0."""
     low, high = float(game.min_utility()), float(game.max_utility())
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
@@ -82,7 +82,7 @@ _ANSI_COLOR = re.compile(r"\x1b\[\d+m")
 
 
 def render_position(state: pyspiel.State, player: int) -> str:
-    """The position as the player sees it; when the game is over, with all that was hidden."""
+    """OpenSpiel's position as a player sees it; at the end with all that was hidden."""
     kind = state.get_game().get_type()
     if has_perfect_information(kind) or state.is_terminal():
         text = str(state)
@@ -208,7 +208,7 @@ the top left: x(0,2) is the top right.""",
 
 
 def describe_rules(game: pyspiel.Game) -> str:
-    """The rules of a game in plain words, or its name and parameters if there are none here."""
+    """The rules of an OpenSpiel game in plain words, or its name and parameters."""
     kind = game.get_type()
     if (rules := RULES.get(kind.short_name)) is not None:
         return rules.replace("\n", " ")

@@ -246,7 +246,7 @@ def passes(test: Case, reply: object) -> bool:
 
 
 def equals(expected: object, actual: object) -> bool:
-    """Whether two JSON values are the same: 1, 1.0 and True are three different values."""
+    """Whether a function returned the expected value: 1, 1.0 and True are three different ones."""
     if type(expected) is not type(actual):
         return False
     if isinstance(expected, list) and isinstance(actual, list):

@@ -328,7 +328,7 @@ def bubblewrap_options() -> list[str]:
 
 
 def visible_paths() -> tuple[list[Path], list[Path]]:
-    """What the interpreter needs; and what lies below that and must not be seen.
+    """What the interpreter needs in the sandbox; and what lies below that and must not be seen.
 
     Installed packages are hidden, above all this one, which has the tests of the tasks.
     """

@@ -71,7 +71,7 @@ class UnusableQuestion(Exception):
 
 
 def check_answer(answer: str, source: str, *, right: str | None = None) -> str:
-    """Return what to pass to the scorer of the data set `source`, or raise `AnswerRefused`.
+    """What to pass to the scorer of reasoning_gym's data set `source`, or raise `AnswerRefused`.
 
     `right` is the correct answer, if there is only one.
     """

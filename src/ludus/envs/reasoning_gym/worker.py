@@ -111,7 +111,7 @@ def limit_time(seconds: float) -> None:
 
 
 def limit_memory(extra: int) -> None:
-    """Let allocations beyond `extra` bytes raise MemoryError. Linux only."""
+    """Let allocations of this worker beyond `extra` bytes raise MemoryError. Linux only."""
     try:
         usage = Path("/proc/self/statm").read_text()
     except OSError:
@@ -215,7 +215,7 @@ def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: i
 
 
 def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> ProceduralDataset:
-    """Build a data set, or take it from the cache; raises `ConfigRefused`."""
+    """Build a data set of reasoning_gym, or take it from the cache; raises `ConfigRefused`."""
     shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
     seed_global_rngs(seed)
@@ -226,7 +226,7 @@ def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> Pro
 
 
 def config_fields(name: str) -> JsonObject:
-    """The fields of a data set's config, with their defaults."""
+    """The fields of the config of one of reasoning_gym's data sets, with their defaults."""
     from reasoning_gym.factory import DATASETS
 
     _, config = DATASETS[name]

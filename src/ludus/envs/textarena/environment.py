@@ -196,7 +196,7 @@ class EpisodeRandom:
 
     @contextmanager
     def use(self, rng: random.Random) -> Iterator[None]:
-        """Draw from `rng` within the block, in this thread."""
+        """Let TextArena's games draw from `rng` within the block, in this thread."""
         self._thread.rng = rng
         try:
             yield
@@ -209,7 +209,7 @@ episode_random = EpisodeRandom()
 
 @cache
 def game_modules() -> Mapping[str, str]:
-    """The names of the single-player games, with the modules they are in."""
+    """The names of TextArena's single-player games, with the modules they are in."""
     games = frozenset(_SINGLE_PLAYER_GAMES.split())
     return {
         name: spec.entry_point.partition(":")[0]
@@ -219,7 +219,7 @@ def game_modules() -> Mapping[str, str]:
 
 
 def build_game(name: str) -> Env:
-    """Build a game; raises `ValueError` if it is unknown or lacks something."""
+    """Build a game of TextArena; raises `ValueError` if it is unknown or lacks something."""
     modules = game_modules()
     if name not in modules:
         hint = did_you_mean(name, modules, "See `ludus envs textarena`.")

@@ -222,7 +222,7 @@ def answers(length: int) -> tuple[str, ...]:
 
 @cache
 def secrets(length: int, pool: Pool) -> tuple[str, ...]:
-    """The answers of a pool: for testing one in ten, by their checksums, and the rest for training.
+    """The secret words of a pool: one in ten for testing, by checksum, the rest for training.
 
     A word keeps its pool when others are added or removed.
     """

@@ -237,7 +237,7 @@ class DecodeBatch:
 
 
 def shared_prompt_length(prompts: Sequence[tuple[int, ...]]) -> int:
-    """Count the tokens that all prompts of a batch begin with, for their common prefill.
+    """For the decoder's common prefill: the tokens that all prompts of a batch begin with.
 
     The last token of a prompt does not count: its forward pass gives the first logits.
     """

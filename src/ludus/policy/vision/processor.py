@@ -97,7 +97,7 @@ def open_data_url(url: str) -> Image:
 
 
 def stack_images(images: Sequence[ProcessedImage]) -> dict[str, Tensor]:
-    """Concatenate images for a model's forward pass; empty if there are none."""
+    """Concatenate processed images for a model's forward pass; empty if there are none."""
     import torch
 
     if not images:

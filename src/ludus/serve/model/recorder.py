@@ -148,7 +148,7 @@ def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> Sam
 
 
 def history_key(messages: Sequence[Message], tools: Sequence[JsonObject]) -> int:
-    """Equal for the same conversation, also if a client has left out reasoning or call ids."""
+    """For the recorder: equal for the same conversation, also without reasoning or call ids."""
     parts = [
         [
             message.role,

@@ -63,7 +63,7 @@ async def parse_body(request: Request, kind: type[Body]) -> Body:
 
 
 async def parse_prompt(request: Request, kind: type[Body], context: int | None) -> Body:
-    """Parse a body that holds a prompt; one that is far too long could take minutes to render."""
+    """Parse a request body with a prompt; a far too long one could take minutes to render."""
     content, context = await request.body(), context or _UNKNOWN_CONTEXT
     if len(content) > context:
         text = _IMAGE.sub(b"", content)

@@ -140,7 +140,7 @@ class PackingCollator:
 
 
 def check_loss_mask(batch: Batch, dataset: Dataset, method: Method) -> int:
-    """Raise unless every row of the batch has the labels it was given; count tokens with loss."""
+    """Raise unless a batch's rows have the labels they were given; count tokens with loss."""
     import numpy as np
 
     tokens_with_loss = 0

@@ -60,7 +60,7 @@ def prepare(
     folder: Path,
     image_token: int | None = None,
 ) -> PreparedData:
-    """Filter and truncate the training and the test rows.
+    """Prepare the training and the test rows: filter and truncate them.
 
     Raises for rows that cannot be trained on. `image_token` is the token that images are made of;
     None for models that take only text.
@@ -133,7 +133,7 @@ class RowStats:
 
 
 def measure_rows(dataset: Dataset, method: Method) -> RowStats:
-    """Measure all rows of a tokenized data set at once."""
+    """To prepare data, measure all rows of a tokenized data set at once."""
     import numpy as np
 
     table = dataset.data
@@ -176,7 +176,7 @@ def check_usable(
     *,
     context_length: int | None,
 ) -> None:
-    """Raise for the first kind of row that cannot be trained on."""
+    """Raise for the first row that cannot be prepared, as it cannot be trained on."""
     of_rows = f"of {tokens.rows_read:,} rows"
     if tokens.template_errors:
         number, reason = tokens.template_errors[0]

@@ -139,7 +139,7 @@ class RowTokenizer:
 
 
 def make_labels(conversation: RenderedConversation) -> list[int]:
-    """The first token has no loss: nothing predicts it."""
+    """The labels of tokenized rows. The first token has no loss: nothing predicts it."""
     tokens = zip(conversation.ids, conversation.mask, strict=True)
     labels = [token if has_loss else IGNORE_INDEX for token, has_loss in tokens]
     return [IGNORE_INDEX, *labels[1:]]
@@ -162,7 +162,7 @@ class TokenizedRows:
 
 
 def check_rows(data: TrainingData, method: Method) -> None:
-    """Check the first rows: raise if one is invalid, if there are none, or if none has a loss.
+    """Tokenize the first rows: raise if one is invalid, if there are none, or if none has a loss.
 
     Tokenization finds the others, after seconds in which torch and the tokenizer are loaded.
     """

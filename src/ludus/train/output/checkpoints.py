@@ -137,7 +137,7 @@ class BestModel:
 
 
 def read_best(out: Path) -> BestModel | None:
-    """The best model so far; None if there is none, or if its weights are not as written."""
+    """The best checkpoint so far; None if there is none, or if its weights are not as written."""
     folder = best_model_folder(out)
     try:
         fields = json.loads((folder / STATE_FILE).read_bytes())
@@ -148,7 +148,7 @@ def read_best(out: Path) -> BestModel | None:
 
 
 def save_best(out: Path, model: nn.Module, best: BestModel) -> None:
-    """Replace the best model by the current weights."""
+    """Replace the best checkpoint by the current weights."""
     from safetensors.torch import save_file
 
     folder = best_model_folder(out)
@@ -177,7 +177,7 @@ def save_best(out: Path, model: nn.Module, best: BestModel) -> None:
 
 
 def load_best(out: Path, model: nn.Module) -> None:
-    """Give the model the weights of the best one."""
+    """Give the model the weights of the best checkpoint."""
     import torch
     from safetensors.torch import load_file
 

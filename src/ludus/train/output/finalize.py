@@ -160,7 +160,7 @@ def _export_model(context: TrainContext, trainer: TrainerMixin) -> None:
 def rebuild_model(
     state: Mapping[str, Tensor], config: BaseTrainConfig, model_ref: ModelRef
 ) -> PreTrainedModel:
-    """The base model, reloaded unsharded with the gathered weights, for merging."""
+    """At the end, the base model with the gathered weights, reloaded unsharded, for merging."""
     model = load_trainable_model(model_ref)
     if config.lora is not None:
         from peft import get_peft_model

@@ -71,7 +71,7 @@ def plot_loss(log: Sequence[JsonObject], file: Path, *, title: str) -> None:
 
 
 def smooth(points: Points) -> Points:
-    """The interquartile mean of a centered window, which is smaller at the ends.
+    """A smooth loss: the interquartile mean of a centered window, which is smaller at the ends.
 
     Centered, so that the line does not lag behind a falling loss; without the outer quartiles, so
     that a single outlier does not look like many.
@@ -93,7 +93,7 @@ def unzip_points(points: Points) -> tuple[list[int], list[float]]:
 
 
 def style_plot_axes(axes: Axes, ylabel: str) -> None:
-    """The look that the plots of all methods share."""
+    """The look of the loss plot, which the plots of all methods share."""
     axes.set_ylabel(ylabel)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.8)
@@ -101,6 +101,6 @@ def style_plot_axes(axes: Axes, ylabel: str) -> None:
 
 
 def shorten_plot_title(text: str, width: int) -> str:
-    """A title or a label of a plot on one line of at most `width` characters."""
+    """A title or a label of a loss plot on one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -65,7 +65,7 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
 
 
 def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
-    """The environment that the model was trained on, as `ludus eval` takes it.
+    """For the model card: the environment that it was trained on, as `ludus eval` takes it.
 
     With the task and the system prompt of the training: under others the model is another one.
     """

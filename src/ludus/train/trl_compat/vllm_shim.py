@@ -55,7 +55,7 @@ class CompletionService:
         self._request_count = 0
 
     async def generate(self, body: bytes) -> JsonObject:
-        """Return the ids of each prompt once, and of its `n` completions, in order."""
+        """As vLLM does, return the ids of each prompt once, and of its `n` completions."""
         request = CompletionRequest.model_validate_json(body)
         top_k = request.top_k if request.top_k > 0 else None
         sampling = SamplingParams(request.temperature, request.top_p, top_k)
