@@ -317,15 +317,6 @@ def status_error(base_url: str, status: int) -> ConnectFailed:
 
 async def fetch_json_object(socket: WebSocketClient, path: str) -> JsonObject:
     """Fetch a JSON object from an HTTP route of the server."""
-    reply = await fetch_json_value(socket, path)
-    if not isinstance(reply, dict):
-        url = http_url(socket.base_url, path)
-        raise ConnectFailed(f"{url} did not return a JSON object.")
-    return reply
-
-
-async def fetch_json_value(socket: WebSocketClient, path: str) -> object:
-    """Fetch JSON from an HTTP route of the server."""
     import aiohttp
 
     url = http_url(socket.base_url, path)
@@ -340,7 +331,9 @@ async def fetch_json_value(socket: WebSocketClient, path: str) -> object:
         ):
             if reply.status != 200:
                 raise status_error(url, reply.status)
-            value: object = await reply.json(content_type=None)
+            value = await reply.json(content_type=None)
+            if not isinstance(value, dict):
+                raise ConnectFailed(f"{url} did not return a JSON object.")
             return value
     except aiohttp.ClientConnectorError as error:
         raise unreachable_error(socket.base_url, error.os_error) from None

@@ -12,7 +12,7 @@ from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.config import CurateConfig
 from ludus.curation.load_episodes import find_episode_files
 from ludus.curation.report import CARD_FILE, CurateReport, build_report, write_card
-from ludus.curation.similarity import TEST, TRAIN, SplitByTask
+from ludus.curation.similarity import TEST, TRAIN
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
 from ludus.data.files import atomic_dir, existing_files, lock_dir
 from ludus.data.stage_output import CURATION_FILE
@@ -74,13 +74,13 @@ def curate(
                 contents=bool(config.dedupe) or config.is_for_training,
                 labels=config.is_for_training,
             ) as catalog:
-                split = _select_episodes(catalog, config, progress)
+                families = _select_episodes(catalog, config, progress)
                 _check_any_kept(catalog)
                 written = write_rows(catalog, draft, config, splits=splits, progress=progress)
                 _check_any_kept(catalog)
                 if explain:
                     write_left_out(catalog, draft / "left_out.jsonl")
-                report = build_report(catalog, written, split)
+                report = build_report(catalog, written, families)
             write_card(
                 draft,
                 report,
@@ -93,10 +93,8 @@ def curate(
     return report
 
 
-def _select_episodes(
-    catalog: Catalog, config: CurateConfig, progress: CurateProgress
-) -> SplitByTask:
-    """Exclude episodes, build pairs and assign splits."""
+def _select_episodes(catalog: Catalog, config: CurateConfig, progress: CurateProgress) -> int:
+    """Exclude episodes, build pairs and assign splits; see `split_by_task`."""
     progress("filtering", 0, None)
     filters.apply_filters(catalog, config)
     # For pairs, only within tasks: the same attempt at two tasks can be part of different pairs.
@@ -115,7 +113,7 @@ def _select_episodes(
     if config.to == "nemo-gym-input":
         filters.keep_first_of_group(catalog)
     if config.test_size is None or not catalog.kept:
-        return SplitByTask()
+        return 0
     progress("splitting", 0, None)
     return similarity.split_by_task(
         catalog,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ludus.curation.catalog import UNREADABLE, Catalog, FilterStep
 from ludus.curation.config import CurateConfig
-from ludus.curation.similarity import SplitByTask
 from ludus.curation.writers import WrittenRows
 from ludus.data.hub import COLUMNS as EPISODE_COLUMNS
 from ludus.data.hub import (
@@ -88,8 +87,6 @@ class CurateReport:
     """Number of tasks by split."""
     families: int = 0
     """Number of tasks that were put into a split because of a near duplicate."""
-    test_target: int | None = None
-    """Number of tasks that `test_size` asks for."""
     unreadable: tuple[str, ...] = ()
     """The first unreadable lines, as `file:line`."""
     rewards: dict[str, float] = field(default_factory=dict)
@@ -105,7 +102,7 @@ class CurateReport:
         return asdict(self)
 
 
-def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> CurateReport:
+def build_report(catalog: Catalog, written: WrittenRows, families: int) -> CurateReport:
     """Build the report of `curate` from the catalog after all filters, and what was written."""
     tasks = dict(
         catalog.sql(
@@ -129,8 +126,7 @@ def build_report(catalog: Catalog, written: WrittenRows, split: SplitByTask) -> 
         left_out=catalog.excluded_counts,
         rows=written.by_split,
         tasks={name: tasks.get(name, 0) for name in written.by_split},
-        families=split.near_copies,
-        test_target=split.test_target,
+        families=families,
         unreadable=tuple("{}:{}".format(*catalog.location(row)) for (row,) in unreadable),
         rewards={} if mean is None else {"min": low, "mean": mean.value, "max": high},
         tutored=catalog.tutored,

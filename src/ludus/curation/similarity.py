@@ -232,19 +232,11 @@ def _read_held_out_prompts(source: Path) -> Iterator[tuple[str | None, str | Non
 TRAIN, TEST = "train", "test"
 
 
-class SplitByTask(NamedTuple):
-    """How the tasks were split."""
+def split_by_task(catalog: Catalog, *, test_size: float, similarity: float, seed: int) -> int:
+    """Assign a split to every kept episode; families of similar tasks stay together.
 
-    near_copies: int = 0
-    """Tasks that follow a near duplicate into its split."""
-    test_target: int | None = None
-    """Tasks that `test_size` asks for; with near duplicates there may be no split with as many."""
-
-
-def split_by_task(
-    catalog: Catalog, *, test_size: float, similarity: float, seed: int
-) -> SplitByTask:
-    """Assign a split to every kept episode; families of similar tasks stay together."""
+    Returns the number of tasks that follow a near duplicate into its split.
+    """
     names, families = _find_families(TaskPrompts(catalog), similarity)
     if len(set(families)) < 2:
         problem = f"a split needs two tasks, got {len(names)}"
@@ -264,26 +256,15 @@ def split_by_task(
     target = min(max(1, floor(test_size * len(names) + 0.5)), len(names) - 1)
     test_families = _draw_test_families(names, families, target, seed)
     rows = (
-        (name, family, TEST if family in test_families else TRAIN)
+        (name, TEST if family in test_families else TRAIN)
         for name, family in zip(names, families, strict=True)
     )
-    catalog.create_table(
-        "splits", {"task": "VARCHAR", "family": "INTEGER", "split": "VARCHAR"}, rows
-    )
+    catalog.create_table("splits", {"task": "VARCHAR", "split": "VARCHAR"}, rows)
     catalog.sql(
         "UPDATE episodes SET split = splits.split FROM splits "
         "WHERE episodes.task = splits.task AND reason IS NULL"
     )
-    # A cheap check of the one property that must hold.
-    divided = catalog.sql(
-        """SELECT count(*) FROM (
-            SELECT family FROM episodes JOIN splits USING (task) WHERE reason IS NULL
-            GROUP BY family HAVING count(DISTINCT episodes.split) > 1
-        )"""
-    )[0][0]
-    if divided:
-        raise RunError(f"{divided} tasks are in both splits. This is a bug in Ludus.")
-    return SplitByTask(len(names) - len(set(families)), target)
+    return len(names) - len(set(families))
 
 
 def _find_families(tasks: Iterable[TaskPrompt], similarity: float) -> tuple[list[str], list[int]]:

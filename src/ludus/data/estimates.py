@@ -1,4 +1,4 @@
-"""Means and shares with their 95 % confidence intervals, and the bootstrap of any statistic.
+"""Means and shares with their 95 % confidence intervals, and differences of means.
 
 Attempts at one task are not independent. So each task has the same weight, however many attempts
 were made at it, and an interval counts one value per task. Which episodes count
@@ -8,18 +8,16 @@ Means have Student's t, corrected for skewness by Hall's transformation (On the 
 by Transformation, 1992), which widens the interval on the side of the long tail. Shares have
 Wilson's score interval; if the attempts at a task differ, with an effective number of tasks
 between the number of tasks and the number of attempts (Franco et al., Comparative Study of
-Confidence Intervals for Proportions in Complex Sample Surveys, 2019). The percentile bootstrap is
-expanded for few values (Hesterberg, What Teachers Should Know About the Bootstrap, 2015).
+Confidence Intervals for Proportions in Complex Sample Surveys, 2019).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import cbrt, fsum, sqrt
-from random import Random
-from statistics import NormalDist
+from statistics import fmean, variance
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ludus.data.tool_schema import JsonObject
@@ -59,11 +57,11 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
         return None
     mean = fsum(value / n for value in values)
     try:
-        variance = fsum((value - mean) ** 2 for value in values) / n
-        skewness: float = fsum((value - mean) ** 3 for value in values) / n / variance**1.5
+        spread = fsum((value - mean) ** 2 for value in values) / n
+        skewness: float = fsum((value - mean) ** 3 for value in values) / n / spread**1.5
     except (OverflowError, ZeroDivisionError):
         return None
-    deviation = sqrt(variance * n / (n - 1))
+    deviation = sqrt(spread * n / (n - 1))
     quantile = student_t_quantile(n - 1) / sqrt(n)
 
     def untransform(quantile: float) -> float:
@@ -77,7 +75,7 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     )
 
 
-def student_t_quantile(degrees_of_freedom: int) -> float:
+def student_t_quantile(degrees_of_freedom: float) -> float:
     """The 97.5 % quantile of Student's t, which widens an interval of few values.
 
     By the Cornish-Fisher expansion, whose error is below 0.01 for 4 or more degrees of freedom.
@@ -106,10 +104,10 @@ def share_interval(task_shares: Sequence[float], attempts: int) -> Interval:
     n, share = len(task_shares), fsum(task_shares) / len(task_shares)
     if n < MIN_SAMPLES or is_binary(task_shares):
         return wilson_interval(share * n, n)
-    variance = fsum((each - share) ** 2 for each in task_shares) / (n - 1)
+    spread = fsum((each - share) ** 2 for each in task_shares) / (n - 1)
     effective_n = float(attempts)
-    if variance > 0:
-        effective_n = min(effective_n, n * share * (1 - share) / variance)
+    if spread > 0:
+        effective_n = min(effective_n, n * share * (1 - share) / spread)
     effective_n *= (Z_975 / student_t_quantile(n - 1)) ** 2
     return wilson_interval(share * effective_n, effective_n)
 
@@ -119,22 +117,20 @@ def is_binary(shares: Sequence[float]) -> bool:
     return all(share in (0.0, 1.0) for share in shares)
 
 
-def expanded_percentile_interval(
-    resample: Callable[[Random], float], observed: float, *, n: int, rounds: int, seed: int = 0
-) -> Interval:
-    """The interval of a statistic, from `rounds` bootstrap samples; deterministic for a seed.
+def difference_interval(before: Sequence[float], after: Sequence[float]) -> Interval | None:
+    """The interval of the difference of two means of unpaired values, by Welch's t-test.
 
-    Args:
-        resample: draws a bootstrap sample and returns its statistic.
-        observed: the statistic of the observed values, which is always within the interval.
-        n: number of observed values; for two samples, the smaller number.
+    None for fewer than `MIN_SAMPLES` values on a side, and if the values of each side are equal.
     """
-    rng = Random(seed)
-    statistics = sorted(resample(rng) for _ in range(rounds))
-    # The share of the bootstrap samples to cut off on either side.
-    tail_fraction = NormalDist().cdf(-sqrt(n / (n - 1)) * student_t_quantile(n - 1))
-    tail = round(tail_fraction * rounds)
-    return Interval(min(observed, statistics[tail]), max(observed, statistics[rounds - 1 - tail]))
+    if min(len(before), len(after)) < MIN_SAMPLES:
+        return None
+    sides = [(variance(values) / len(values), len(values) - 1) for values in (before, after)]
+    if not (total := sum(part for part, _ in sides)):
+        return None
+    degrees_of_freedom = total**2 / sum(part**2 / degrees for part, degrees in sides)
+    margin = student_t_quantile(degrees_of_freedom) * sqrt(total)
+    change = fmean(after) - fmean(before)
+    return Interval(change - margin, change + margin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,15 @@
 """How training changed the reward: its mean at the start and at the end, with a 95 % interval.
 
-Pure functions. The interval is a bootstrap over tasks and not over episodes: the members of a
-group play the same task, so they are not independent.
+Pure functions. The interval counts tasks and not episodes: the members of a group play the same
+task, so they are not independent.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
-from math import fsum
 from statistics import fmean
 
-from ludus.data.estimates import MIN_SAMPLES, Interval, TaskRewards, expanded_percentile_interval
+from ludus.data.estimates import Interval, TaskRewards, difference_interval
 from ludus.data.training_log import metric, metric_values, step_number
 from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
 from ludus.diagnose.step_log import RewardScale, StepLog, metric_mean
@@ -35,9 +33,6 @@ MIN_DELTA = 0.03
 """Fraction of the scale. A smaller delta is not progress, however certain it is."""
 MIN_UNCERTAIN_DELTA = 0.1
 """Fraction of the scale. A smaller delta does not count while its interval contains 0."""
-_MAX_BOOTSTRAP_DRAWS = 1_000_000
-"""Tasks drawn over all bootstrap rounds: about one second of work."""
-_MAX_ROUNDS, _MIN_ROUNDS = 1_000, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +82,7 @@ def reward_change(log: StepLog, episodes: RunEpisodes) -> RewardChange | None:
     if not (before and after):
         return _logged_change(log, "reward", "reward", "reward_std")
     scale = RewardScale.from_rewards(reward for each in episodes.groups for reward in each.rewards)
-    change, interval = fmean(after) - fmean(before), None
-
-    def resample(rng: random.Random) -> float:
-        drawn = rng.choices(after, k=len(after)), rng.choices(before, k=len(before))
-        return fsum(drawn[0]) / len(after) - fsum(drawn[1]) / len(before)
-
-    # If all tasks of each side have the same mean, every resample would give the same difference,
-    # which is not certainty.
-    means_differ = len(set(before)) > 1 or len(set(after)) > 1
-    fewest, draws = min(len(before), len(after)), len(before) + len(after)
-    if fewest >= MIN_SAMPLES and means_differ:
-        rounds = max(_MIN_ROUNDS, min(_MAX_ROUNDS, _MAX_BOOTSTRAP_DRAWS // draws))
-        interval = expanded_percentile_interval(resample, change, n=fewest, rounds=rounds, seed=0)
+    interval = difference_interval(before, after)
     return RewardChange("reward", fmean(before), fmean(after), scale, interval)
 
 

@@ -7,7 +7,6 @@ reports its environment, and the name to record.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import warnings
 from collections import deque
@@ -24,10 +23,10 @@ from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
 from ludus.client.session import Session
-from ludus.client.websocket import WebSocketClient, fetch_json_value
+from ludus.client.websocket import WebSocketClient, fetch_json_object
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture
-from ludus.environment.registry import find_environment, is_remote, is_url, registered_environments
+from ludus.environment.registry import find_environment, is_remote, is_url
 from ludus.environment.source_file import SourceFile, recorded_name
 from ludus.errors import (
     CapacityReached,
@@ -212,18 +211,17 @@ async def _resolve_endpoint(
     if is_remote(spec):
         endpoint = connect(spec, token=token)
         try:
-            names = await fetch_server_names(await endpoint.server_url() or spec, token)
+            name = await fetch_server_name(await endpoint.server_url() or spec, token)
         except BaseException:
             await endpoint.close()
             raise
-        return EnvironmentEndpoint(names[0] if names else spec, endpoint)
+        return EnvironmentEndpoint(name or spec, endpoint)
     name = recorded_name(spec)
     if base_url is None:
         endpoint = connect(spec)
         if isinstance(endpoint, LocalEndpoint) and endpoint.env_spec.note:
             warn(endpoint.env_spec.note)
     else:
-        check_server_name(name, base_url, await fetch_server_names(base_url, token))
         endpoint = connect(base_url, token=token)
     return EnvironmentEndpoint(name, endpoint, _variant_task(spec))
 
@@ -294,45 +292,9 @@ async def preflight_tasks(
     return ()
 
 
-async def fetch_server_names(url: str, token: str | None = None) -> list[str]:
-    """An endpoint's names of its environment, the one of `/metadata` first; empty without any.
-
-    OpenEnv's servers have two names, of the class and of the author: `ReasoningGymEnvironment` and
-    `reasoning_gym_env`.
-    """
-    socket = WebSocketClient(url, token=token)
-    names: list[str] = []
-    for path in ("/metadata", "/list_environments"):
-        with suppress(ConnectFailed):
-            reply = await fetch_json_value(socket, path)
-            value = reply.get("name") if isinstance(reply, dict) else reply
-            values = value if isinstance(value, list) else [value]
-            names += [name for name in values if isinstance(name, str) and name]
-    return list(dict.fromkeys(names))
-
-
-def check_server_name(spec: str, base_url: str, server_names: Sequence[str]) -> None:
-    """Raise `ConfigError` if an endpoint's server has another environment that is registered here.
-
-    Other names are no error: an author may have chosen any for the same environment.
-    """
-    if any(_normalized_names(name) & _normalized_names(spec) for name in server_names):
-        return
-    registered = {key for name in registered_environments() for key in _normalized_names(name)}
-    for name in server_names:
-        if _normalized_names(name) & registered:
-            raise ConfigError(
-                f"{base_url} serves {name!r}, not {spec!r}. "
-                f"Use {name!r} as the environment, or the URL of a server of {spec!r}."
-            )
-
-
-def _normalized_names(name: str) -> set[str]:
-    """`somebody/reasoning-gym`, `ReasoningGymEnvironment:chain_sum` -> `reasoninggym`.
-
-    Of `package.module:Class` also the class.
-    """
-    base, _, rest = name.rpartition("/")[2].partition(":")
-    names = [base, rest] if rest[:1].isupper() else [base]
-    words = (re.sub("[^a-z0-9]", "", name.lower()) for name in names)
-    return {re.sub("(env|environment|server)+$", "", word) or word for word in words}
+async def fetch_server_name(url: str, token: str | None = None) -> str | None:
+    """The name that a server gives its environment; None if it gives none."""
+    with suppress(ConnectFailed):
+        name = (await fetch_json_object(WebSocketClient(url, token=token), "/metadata")).get("name")
+        return name if isinstance(name, str) and name else None
+    return None

@@ -30,17 +30,6 @@ def student_with_template(template: str) -> Student:
     return Student("made", student(template))
 
 
-@pytest.mark.parametrize("row", [showing(LOOK), showing(LOOK, URL), showing(URL)])
-def test_a_list_rendered_as_its_python_repr(row: dict[str, Any]) -> None:
-    assert check_under(student_with_template(WORDS), row) == {"content-as-list": "error"}
-
-
-def test_a_list_rendered_as_its_repr_inside_a_pair() -> None:
-    row = {"prompt": [said("user", "Hi.")], "chosen": [said("assistant", "Yes.")]}
-    row["rejected"] = showing(LOOK)["messages"]
-    assert check_under(student_with_template(WORDS), row) == {"content-as-list": "error"}
-
-
 @pytest.mark.parametrize("family", ["qwen3_5_think", "gemma3", "glm4moe", "llama3"])
 def test_a_template_that_supports_parts(family: str) -> None:
     assert check_under(family, showing(LOOK, LOOK)) == {}

@@ -91,8 +91,6 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
         print_text(f"unreadable: {location}", "yellow")
     for split, count in report.rows.items():
         tasks = plural(report.tasks[split], "task")
-        if split == "test" and report.test_target not in (None, report.tasks[split]):
-            tasks += f", not {report.test_target:,}: near copies stay in one split"
         print_text(f"{split}: {plural(count, 'row')} of {tasks}")
     if report.tutored:
         agreement = "" if report.agreement is None else f", agreement {report.agreement:.1%}"

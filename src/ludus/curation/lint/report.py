@@ -40,7 +40,6 @@ ADVICE = {
     "too-long": "Raise `max_length`, or remove the longest rows.",
     "cut-off": "Raise `max_length`: nothing of these rows is trained.",
     "quoted-arguments": "Write arguments as objects, not as JSON strings.",
-    "content-as-list": "Write content as one string, or use a student that accepts parts.",
     "drops-system-prompt": "Put the system prompt into the first user turn.",
     "drops-tools": "Describe the tools in the prompt, or use a student that supports tools.",
     "drops-tool-calls": "Write calls as text, or use a student that supports tools.",

@@ -17,7 +17,6 @@ from ludus.policy.chat.template_loss import find_dropped_pieces
 from ludus.policy.vision.training_images import ContentPartError
 
 _ERROR_CHECKS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
-_PART_MARK = "zqpartqz"
 
 
 def check_row_with_template(
@@ -48,9 +47,6 @@ def _check_template(
 ) -> Iterator[Problem]:
     """Check what the template does to the contents of a conversation."""
     messages = conversation.messages
-    if _renders_list_repr(messages, tools, student):
-        message = "content is a list of parts, and the template renders its Python repr"
-        yield Problem("content-as-list", "error", message)
     for kind, message in find_dropped_pieces(messages, tools, student.render_text):
         check = f"drops-{kind}"
         yield Problem(check, "error" if check in _ERROR_CHECKS else "warning", message)
@@ -92,29 +88,6 @@ def _check_tokens(
     if any(rendered.mask) and not any(rendered.truncate(max_length).mask):
         first = rendered.spans[0][0]
         yield Problem("cut-off", "error", f"the first token with a loss is number {first + 1:,}")
-
-
-def _renders_list_repr(messages: list[JsonObject], tools: Tools, student: Student) -> bool:
-    """Whether the template renders the Python repr of a list of content parts.
-
-    Each part gets a key that no template reads: it is rendered only with the part as a whole.
-    """
-    if not any(isinstance(message.get("content"), list) for message in messages):
-        return False
-    marked = []
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, list):
-            parts = [
-                {**part, _PART_MARK: _PART_MARK} if isinstance(part, dict) else part
-                for part in content
-            ]
-            message = {**message, "content": parts}
-        marked.append(message)
-    try:
-        return repr(_PART_MARK) in student.render_text(marked, tools)
-    except TemplateRefused:
-        return False
 
 
 def _double_encodes_arguments(messages: list[JsonObject], tools: Tools, student: Student) -> bool:
