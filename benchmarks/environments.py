@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ludus import connect
-from ludus.agents.oracle import ShadowEnvironment
+from ludus.agents.oracle import OracleEnvironment
 from ludus.agents.scripted import random_call
 from ludus.client.session import Session
 from ludus.data.tool_schema import ToolCall
@@ -146,7 +146,7 @@ async def record_episodes(env_spec: EnvSpec, seconds: float) -> list[Recorded]:
     start = time.perf_counter()
     episodes: list[Recorded] = []
     for seed in range(MAX_RECORDED):
-        record = _record_oracle if ShadowEnvironment.has_oracle(env_spec) else _record_random
+        record = _record_oracle if OracleEnvironment.has_oracle(env_spec) else _record_random
         episodes.append(Recorded(seed, tuple(await record(env_spec, seed))))
         if time.perf_counter() - start > seconds:
             break
@@ -154,7 +154,7 @@ async def record_episodes(env_spec: EnvSpec, seconds: float) -> list[Recorded]:
 
 
 async def _record_oracle(env_spec: EnvSpec, seed: int) -> list[ToolCall]:
-    shadow = ShadowEnvironment(env_spec)
+    shadow = OracleEnvironment(env_spec)
     try:
         await shadow.reset({"seed": seed})
         calls: list[ToolCall] = []

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message
 from ludus.data.run_folder import RunFolder
 
@@ -99,7 +99,7 @@ def _template_line(draw: random.Random, model: str) -> bytes:
         done=reason is StopReason.DONE,
         turns=turns,
         tool_calls=turns,
-        error=Fault(kind="TimeoutError", where="model", message="No reply within 60 s.")
+        error=EpisodeFault(kind="TimeoutError", where="model", message="No reply within 60 s.")
         if is_broken
         else None,
         timing=Timing(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from agents.stub_agents import SECRET
-from ludus.agents.api_keys import ApiKey, find_key
+from ludus.agents.api_keys import ApiKey, find_api_key
 from ludus.errors import ConfigError
 
 
 def find(provider: str, *, for_endpoint: bool = False) -> tuple[str, str]:
-    key = find_key(provider, for_endpoint=for_endpoint)
+    key = find_api_key(provider, for_endpoint=for_endpoint)
     assert key is not None
     return key.source, key.reveal()
 
@@ -54,7 +54,7 @@ def test_the_providers_variable_takes_precedence(
 def test_for_an_endpoint_the_shared_variable_takes_precedence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert find_key("openai", for_endpoint=True) is None
+    assert find_api_key("openai", for_endpoint=True) is None
     monkeypatch.setenv("OPENAI_API_KEY", "own")
     assert find("openai", for_endpoint=True) == ("OPENAI_API_KEY", "own")
     monkeypatch.setenv("API_KEY", "shared")
@@ -63,7 +63,7 @@ def test_for_an_endpoint_the_shared_variable_takes_precedence(
 
 def test_a_missing_key_is_an_error_that_names_the_variable() -> None:
     with pytest.raises(ConfigError) as caught:
-        find_key("anthropic")
+        find_api_key("anthropic")
     assert "ANTHROPIC_API_KEY" in str(caught.value) and ".env" in str(caught.value)
 
 
@@ -85,13 +85,13 @@ def test_a_dotenv_file_does_not_change_the_environment(
     assert find("openai") == ("OPENAI_API_KEY", "a-key")
     (tmp_path / ".env").unlink()
     with pytest.raises(ConfigError):
-        find_key("openai")
+        find_api_key("openai")
 
 
 def test_an_unreadable_dotenv_file_is_named(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"OPENAI_API_KEY=\xff\xfe\n")
     with pytest.raises(ConfigError, match=r"\.env"):
-        find_key("openai")
+        find_api_key("openai")
 
 
 def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ludus import ToolEnvironment, connect, tool
 from ludus.agents.agent import EpisodeContext, build_tool_call_message
-from ludus.agents.oracle import OracleAgent, ShadowEnvironment
+from ludus.agents.oracle import OracleAgent, OracleEnvironment
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
@@ -73,7 +73,7 @@ async def test_the_oracle_asks_an_environment_in_this_process_itself() -> None:
 
 
 async def test_without_a_generator_the_oracle_is_deterministic() -> None:
-    shadow = ShadowEnvironment(find_environment(CHOICES))
+    shadow = OracleEnvironment(find_environment(CHOICES))
     await shadow.reset({"seed": 1})
     proposals = [await shadow.propose() for _ in range(5)]
     await shadow.close()
@@ -91,7 +91,7 @@ async def test_the_working_is_the_text_of_the_reply_and_is_recorded() -> None:
 
 
 async def test_a_proposal_changes_nothing_until_it_is_followed() -> None:
-    shadow = ShadowEnvironment(find_environment("guess_number"))
+    shadow = OracleEnvironment(find_environment("guess_number"))
     await shadow.reset({"seed": 1, "low": 1, "high": 100})
     first = await shadow.propose()
     assert first is not None and first == await shadow.propose()
@@ -103,7 +103,7 @@ async def test_a_proposal_changes_nothing_until_it_is_followed() -> None:
 
 
 async def propose_after(*replies: Message) -> ToolCall | None:
-    shadow = ShadowEnvironment(find_environment("catch"))
+    shadow = OracleEnvironment(find_environment("catch"))
     await shadow.reset({"seed": 0, "rows": 4, "columns": 3})
     await shadow.follow_messages([Message(role="user"), *replies])
     call = await shadow.propose()

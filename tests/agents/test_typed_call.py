@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from ludus import ToolEnvironment, tool
-from ludus.agents.human import InvalidCall, describe_type, parse_call, usage_line
+from ludus.agents.human import InvalidCall, describe_type, parse_typed_call, usage_line
 from ludus.environment.tools import collect_tools
 
 
@@ -78,7 +78,7 @@ TOOLS = [tool_method.spec for tool_method in collect_tools(House).values()]
     ],
 )
 def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> None:
-    assert parse_call(line, TOOLS).arguments == arguments
+    assert parse_typed_call(line, TOOLS).arguments == arguments
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_line_is_parsed_as_a_call(line: str, arguments: dict[str, Any]) -> Non
 )
 def test_an_invalid_line_is_explained(line: str, reason: str) -> None:
     with pytest.raises(InvalidCall) as caught:
-        parse_call(line, TOOLS)
+        parse_typed_call(line, TOOLS)
     assert reason in str(caught.value)
 
 

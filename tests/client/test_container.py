@@ -14,7 +14,7 @@ import pytest
 from stand_in_engine import StandInEngine, install_engine, stand_in_engine
 
 from ludus import connect
-from ludus.client.container import Container, find_engine
+from ludus.client.container import Container, find_container_engine
 from ludus.envs.echo import EchoAction, EchoEnv
 from ludus.errors import ConfigError, ContainerFailed, SessionLost
 from ludus.rollout.endpoints import SessionPool
@@ -184,15 +184,15 @@ def test_podman_is_used_where_docker_is_absent(
 ) -> None:
     podman, docker = install_engine(tmp_path / "p", "podman"), install_engine(tmp_path / "d")
     monkeypatch.setenv("PATH", str(podman.folder / "bin"))
-    assert find_engine() == "podman"
+    assert find_container_engine() == "podman"
     monkeypatch.setenv("PATH", f"{podman.folder / 'bin'}{os.pathsep}{docker.folder / 'bin'}")
-    assert find_engine() == "docker"
+    assert find_container_engine() == "docker"
     monkeypatch.setenv("LUDUS_CONTAINER_ENGINE", "podman")
-    assert find_engine() == "podman"
+    assert find_container_engine() == "podman"
     monkeypatch.delenv("LUDUS_CONTAINER_ENGINE")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ContainerFailed, match="Docker or Podman"):
-        find_engine()
+        find_container_engine()
 
 
 @pytest.mark.parametrize("image", ["", "--privileged", "a b"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ludus.data.run_folder import RunFolder
-from ludus.data.stage_output import find_output
+from ludus.data.stage_output import find_stage_output
 
 EPISODE = {"stop_reason": "done"}
 ROW: dict[str, Any] = {"messages": []}
@@ -41,19 +41,21 @@ def write(folder: Path, **files: object) -> Path:
 def test_a_folder_is_recognized_by_its_files(
     tmp_path: Path, files: dict[str, object], kind: str | None
 ) -> None:
-    output = find_output(write(tmp_path / "folder", **files))
+    output = find_stage_output(write(tmp_path / "folder", **files))
     assert (output and output.kind) == kind
 
 
 def test_a_file_holds_episodes_or_rows(tmp_path: Path) -> None:
     write(tmp_path, a_jsonl=EPISODE, b_jsonl=ROW)
-    run, rows = find_output(tmp_path / "a.jsonl"), find_output(tmp_path / "b.jsonl")
+    run, rows = find_stage_output(tmp_path / "a.jsonl"), find_stage_output(tmp_path / "b.jsonl")
     assert run is not None and run.kind == "run" and run.episodes == tmp_path / "a.jsonl"
     assert rows is not None and rows.rows == {"train": tmp_path / "b.jsonl"}
 
 
 def test_jsonl_is_preferred_to_parquet(tmp_path: Path) -> None:
-    output = find_output(write(tmp_path, train_jsonl=ROW, train_parquet=ROW, test_parquet=ROW))
+    output = find_stage_output(
+        write(tmp_path, train_jsonl=ROW, train_parquet=ROW, test_parquet=ROW)
+    )
     assert output is not None
     assert output.rows == {"train": tmp_path / "train.jsonl", "test": tmp_path / "test.parquet"}
 
@@ -64,14 +66,14 @@ def test_paths_are_shown_as_the_user_would_type_them(
     write(tmp_path / "here" / "run", episodes_jsonl=EPISODE)
     write(tmp_path / "there", episodes_jsonl=EPISODE)
     monkeypatch.chdir(tmp_path / "here")
-    inside, outside = find_output(Path("run")), find_output(Path("..") / "there")
+    inside, outside = find_stage_output(Path("run")), find_stage_output(Path("..") / "there")
     assert inside is not None and inside.shown_path == "run"
     assert outside is not None and outside.shown_path.endswith("there")
 
 
 def test_a_run_is_complete_when_its_summary_says_so(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"environment": "e", "agent": {"model": "m"}})
-    output = find_output(run.path)
+    output = find_stage_output(run.path)
     assert output is not None and (output.environment, output.model) == ("e", "m")
     assert not output.is_complete
     run.write_summary({"complete": True})
@@ -80,6 +82,6 @@ def test_a_run_is_complete_when_its_summary_says_so(tmp_path: Path) -> None:
 
 def test_a_data_set_was_changed_when_its_rows_were(tmp_path: Path) -> None:
     write(tmp_path / "data", train_jsonl="{}\n")
-    output = find_output(tmp_path / "data")
+    output = find_stage_output(tmp_path / "data")
     assert output is not None
     assert output.modified_at == (tmp_path / "data/train.jsonl").stat().st_mtime

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.data.episode import Episode, Fault, StopReason, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
 from ludus.data.episode_reader import EpisodeHead, episode_from_line
 from ludus.data.messages import Message
 
 
 def an_episode(
-    stop_reason: StopReason, *, error: Fault | None = None, usage: Usage | None = None
+    stop_reason: StopReason, *, error: EpisodeFault | None = None, usage: Usage | None = None
 ) -> Episode:
     return Episode(
         episode_id="0badcafe-000012",
@@ -30,7 +30,8 @@ def an_episode(
         an_episode(StopReason.MAX_TURNS, usage=Usage(prompt_tokens=3, cached_tokens=2, cost=0.1)),
         an_episode(StopReason.DONE, usage=Usage(reasoning_tokens=1, completion_tokens=1)),
         an_episode(
-            StopReason.BROKEN, error=Fault(kind="SessionLost", where="environment", message="gone")
+            StopReason.BROKEN,
+            error=EpisodeFault(kind="SessionLost", where="environment", message="gone"),
         ),
     ],
 )

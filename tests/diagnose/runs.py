@@ -14,7 +14,7 @@ from typing import Any
 
 from ludus.data.episode import Episode, StopReason, Tokens, Usage
 from ludus.data.messages import Message
-from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
+from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episode_stats
 
 _SHARES = ("format", "done", "cut_off")
 """Metrics without noise, which could exceed 1."""
@@ -71,7 +71,7 @@ class Sample:
 
     def read(self) -> tuple[list[dict[str, Any]], RunEpisodes]:
         log, episodes = self.draw()
-        return log, group_episodes(episodes)
+        return log, group_episode_stats(episodes)
 
     def _step(self, step: int, rng: random.Random) -> list[EpisodeStats]:
         names, progress = list(self.success), (step - 1) / max(1, self.steps - 1)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from diagnose.runs import Sample, level
-from ludus.data.episode import Fault, StopReason
+from ludus.data.episode import EpisodeFault, StopReason
 from ludus.diagnose import Diagnosis, diagnose
-from ludus.diagnose.episode_stats import EpisodeStats, TokenLimits, group_episodes
+from ludus.diagnose.episode_stats import EpisodeStats, TokenLimits, group_episode_stats
 
 LIMITS = TokenLimits(episode=256)
-UNREADABLE = Fault(
+UNREADABLE = EpisodeFault(
     kind="RequestRefused",
     where="model",
     message="The prompt has 20,268 tokens, and the model reads 8,192 at most.",
@@ -44,7 +44,7 @@ def _is_readable(one: EpisodeStats, every: int) -> bool:
 
 def diagnose_run(sample: Sample, every: int) -> Diagnosis:
     lines, attempts = with_unreadable_tasks(sample, every)
-    return diagnose(lines, group_episodes(attempts))
+    return diagnose(lines, group_episode_stats(attempts))
 
 
 def test_unscored_verdict_blames_the_model_for_prompts_beyond_its_context() -> None:
@@ -68,7 +68,7 @@ def test_full_context_advises_no_higher_token_limit(sampled: int, advice: str) -
     lines, attempts = Sample(figures={"cut_off": level(0.5)}).draw()
     cut: dict[str, Any] = {"stop_reason": StopReason.MAX_TOKENS.value, "sampled_tokens": sampled}
     diagnosis = diagnose(
-        lines, group_episodes((one._replace(**cut) for one in attempts), limits=LIMITS)
+        lines, group_episode_stats((one._replace(**cut) for one in attempts), limits=LIMITS)
     )
     (verdict,) = (each for each in diagnosis.verdicts if each.name == "cut off")
     assert advice in verdict.advice

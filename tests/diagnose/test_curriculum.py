@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from diagnose.runs import Sample, ramp
-from ludus.data.training_log import BucketMetrics, to_metrics
+from ludus.data.training_log import BucketMetrics, bucket_log_fields
 from ludus.diagnose.diagnosis import Diagnosis, diagnose
 
 
@@ -15,7 +15,9 @@ def diagnose_with(*buckets: dict[str, tuple[float, float]], sample: Sample) -> D
     entries: list[dict[str, Any]] = []
     for at, line in enumerate(log):
         drawn = buckets[at * len(buckets) // len(log)]
-        metrics = [to_metrics(name, BucketMetrics(*values)) for name, values in drawn.items()]
+        metrics = [
+            bucket_log_fields(name, BucketMetrics(*values)) for name, values in drawn.items()
+        ]
         entries.append(dict(line) | {key: one[key] for one in metrics for key in one})
     return diagnose(entries, episodes)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from diagnose.runs import Sample, episode
-from ludus.data.episode import Fault
+from ludus.data.episode import EpisodeFault
 from ludus.data.estimates import REWARD_TOLERANCE
 from ludus.data.messages import Message
 from ludus.diagnose import read_episode_stats
 from ludus.diagnose.episode_stats import (
     EpisodeStats,
     TokenLimits,
-    parse_episode,
+    parse_episode_stats,
     zero_variance_share,
 )
 
@@ -30,7 +30,7 @@ def write_episodes(folder: Path, *attempts: EpisodeStats, rest: bytes = b"") -> 
 
 
 def test_episode_round_trip() -> None:
-    assert parse_episode(episode(ONE).to_line()) == ONE
+    assert parse_episode_stats(episode(ONE).to_line()) == ONE
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_episode_round_trip() -> None:
     ids=["messages in the task", "words of JSON", "an odd name", "no messages"],
 )
 def test_task_content_does_not_confuse_the_parser(changes: dict[str, object]) -> None:
-    parsed = parse_episode(episode(ONE, **changes).to_line())
+    parsed = parse_episode_stats(episode(ONE, **changes).to_line())
     assert parsed == ONE._replace(environment=str(changes.get("environment", "wordle")))
 
 
@@ -54,11 +54,11 @@ def test_tool_schema_with_rewards_does_not_confuse_the_parser() -> None:
     words = Message(role="user", content='{"a":1,"rewards":{"wordle":9.0},"tokens":null}')
     parts = {"wordle": 0.2}
     line = episode(ONE, tools=tools, messages=(words,), rewards=parts).to_line()
-    assert parse_episode(line) == ONE
+    assert parse_episode_stats(line) == ONE
 
 
 def test_last_broken_episode_has_its_fault(tmp_path: Path) -> None:
-    fault = Fault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
+    fault = EpisodeFault(kind="RequestRefused", where="model", message='No "rewards":{} are left.')
     broken = ONE._replace(stop_reason="broken", reward=None, fault=fault)
     assert read_episode_stats(write_episodes(tmp_path, ONE, broken)).last_broken == broken
 
@@ -83,7 +83,7 @@ def test_reply_limit_is_told_from_the_episode_limit(tmp_path: Path) -> None:
 def test_fields_may_have_another_order() -> None:
     fields = json.loads(episode(ONE).to_line())
     turned = json.dumps(dict(reversed(fields.items())), indent=None) + "\n"
-    assert parse_episode(turned.encode()) == ONE
+    assert parse_episode_stats(turned.encode()) == ONE
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_fields_may_have_another_order() -> None:
     ids=["torn", "a list", "empty", "zeros", "no step", "no number"],
 )
 def test_invalid_line_is_none(line: bytes) -> None:
-    assert parse_episode(line) is None
+    assert parse_episode_stats(line) is None
 
 
 def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_messages_and_tokens_are_not_parsed() -> None:
     middle, tokens, _ = tail.rpartition(b',"tokens":')
     assert messages and rewards and tokens and body
     broken = head + messages + b"not JSON" + rewards + middle + tokens + b"not JSON either}\n"
-    assert parse_episode(broken) == ONE
+    assert parse_episode_stats(broken) == ONE
 
 
 def test_run_round_trip(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from diagnose.runs import Sample, level, ramp
 from ludus.data.estimates import Interval
 from ludus.diagnose import RewardChange, diagnose
-from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episodes
+from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episode_stats
 from ludus.diagnose.reward_delta import (
     format_change_with_interval,
     format_number,
@@ -22,7 +22,7 @@ from ludus.diagnose.step_log import RewardScale
 
 def group_by_step(rewards: dict[tuple[int, str], list[float]]) -> RunEpisodes:
     """Build episodes from rewards by step and task."""
-    return group_episodes(
+    return group_episode_stats(
         EpisodeStats(f"{task}-{number}", step, "wordle", task, "done", reward)
         for (step, task), task_rewards in rewards.items()
         for number, reward in enumerate(task_rewards)
@@ -37,7 +37,7 @@ def with_reward_function(
     for line in lines:
         line["reward"] += worth
         line["rewards/brevity/mean"] = worth
-    return lines, group_episodes(
+    return lines, group_episode_stats(
         one._replace(reward=(one.reward or 0.0) + worth) for one in episodes
     )
 

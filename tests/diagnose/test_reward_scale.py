@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.runs import Curve, Sample, level, ramp
 from ludus.diagnose import diagnose
-from ludus.diagnose.episode_stats import group_episodes
+from ludus.diagnose.episode_stats import group_episode_stats
 
 
 def verdicts(curve: Curve, worth: tuple[float, float], luck: float = 0.02) -> list[str]:
@@ -53,5 +53,5 @@ def test_environment_verdicts_ignore_reward_functions() -> None:
     """A length penalty does not make a task harder."""
     sample = Sample({"wordle": level(0.5), "catch": level(0.98)}, luck=0.02)
     lines, attempts = sample.draw()
-    fined = group_episodes(one._replace(reward=(one.reward or 0.0) - 0.5) for one in attempts)
+    fined = group_episode_stats(one._replace(reward=(one.reward or 0.0) - 0.5) for one in attempts)
     assert "too easy: catch" in [verdict.name for verdict in diagnose(lines, fined).verdicts]

@@ -10,7 +10,7 @@ import pytest
 from diagnose.runs import Curve, Sample, level, ramp
 from ludus.diagnose import Diagnosis, Verdict, diagnose, format_diagnosis
 from ludus.diagnose.detectors import SaturationDetector
-from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, group_episodes
+from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, group_episode_stats
 from ludus.diagnose.step_log import StepLog
 
 
@@ -190,7 +190,7 @@ def cut_short(part: float, steps: int, **more: Any) -> tuple[list[dict[str, Any]
         {"sampled_tokens": 12},
     ]
     told = (one._replace(**ends[at % 10 >= 10 * part]) for at, one in enumerate(attempts))
-    return lines, group_episodes(told, limits=TokenLimits(episode=16))
+    return lines, group_episode_stats(told, limits=TokenLimits(episode=16))
 
 
 @pytest.mark.parametrize("steps", [3, 40])

@@ -11,7 +11,7 @@ pytest.importorskip("pyspiel", reason="needs the extra openspiel")
 
 
 from envs.openspiel_moves import step
-from ludus.agents.oracle import ShadowEnvironment
+from ludus.agents.oracle import OracleEnvironment
 from ludus.environment.introspection import build_env_spec
 from ludus.envs.openspiel import (
     OpenSpiel,
@@ -81,7 +81,7 @@ def test_cards_are_played_by_search_that_knows_only_what_the_player_knows() -> N
 
 def test_games_that_search_cannot_play_have_no_oracle_and_no_such_opponent() -> None:
     declared = {
-        name: ShadowEnvironment.has_oracle(build_env_spec(OpenSpiel, variant=name))
+        name: OracleEnvironment.has_oracle(build_env_spec(OpenSpiel, variant=name))
         for name in ("tic_tac_toe", "leduc_poker", "hearts", "bridge", "2048")
     }
     assert declared == {

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from ludus import connect
-from ludus.agents.oracle import ShadowEnvironment
+from ludus.agents.oracle import OracleEnvironment
 from ludus.environment.registry import find_environment
 from ludus.errors import ExecutionFailed
 
 
 async def oracle_return(spec: str, seed: int) -> float:
-    oracle = ShadowEnvironment(find_environment(spec))
+    oracle = OracleEnvironment(find_environment(spec))
     await oracle.reset({"seed": seed})
     async with connect(spec).session() as session:
         result = await session.reset(seed=seed)

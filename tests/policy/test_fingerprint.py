@@ -10,14 +10,14 @@ from tiny_tokenizers import of_family
 
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.load import load
-from ludus.policy.model_ref import fingerprint, sample_chunks
+from ludus.policy.model_ref import fingerprint_model, sample_chunks
 from policy.models import adapted, saved
 
 FILE_SIZE = 300_000_000
 
 
 def fingerprint_of(folder: Path) -> str:
-    value = fingerprint(str(folder))
+    value = fingerprint_model(str(folder))
     assert value is not None
     return value
 
@@ -76,14 +76,14 @@ def test_models_that_are_not_local_have_no_fingerprint(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert fingerprint(name) is None
+    assert fingerprint_model(name) is None
 
 
 def test_the_fingerprint_of_smollm2_needs_no_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LUDUS_CACHE", str(tmp_path / "cache"))
-    assert fingerprint("smollm2") == fingerprint("smollm2")
+    assert fingerprint_model("smollm2") == fingerprint_model("smollm2")
     assert not (tmp_path / "cache").exists()
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ludus.data.episode import Episode, Fault, Timing, Tokens, Usage
+from ludus.data.episode import Episode, EpisodeFault, Timing, Tokens, Usage
 from ludus.data.messages import (
     Call,
     Function,
@@ -92,7 +92,7 @@ def image_episode(number: int) -> Episode:
 
 
 def broken_episode(number: int) -> Episode:
-    fault = Fault(kind="ConnectFailed", where="environment", message="Cannot connect.")
+    fault = EpisodeFault(kind="ConnectFailed", where="environment", message="Cannot connect.")
     nothing: dict[str, Any] = {
         "messages": (),
         "tools": (),

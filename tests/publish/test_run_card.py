@@ -9,7 +9,7 @@ from huggingface_hub import DatasetCard
 
 from ludus.data.episode import Episode
 from ludus.data.hub import COLUMNS
-from ludus.publish.run_card import card_for_run, render_card
+from ludus.publish.run_card import card_for_run, render_run_card
 from publish.sample_episodes import SETTINGS, SUMMARY, episode, run_folder
 
 
@@ -19,7 +19,7 @@ def front(card: str) -> dict[str, Any]:
 
 
 def test_front_matter_has_files_and_size() -> None:
-    metadata = front(render_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
+    metadata = front(render_run_card(SETTINGS, {**SUMMARY, "episodes": 12_000}))
     assert {"reasoning_gym:chain_sum", "gpt-5-mini"} <= {*metadata["pretty_name"].split()}
     assert {"ludus", "openenv"} <= set(metadata["tags"])
     assert metadata["size_categories"] == ["10K<n<100K"]
@@ -30,14 +30,14 @@ def test_front_matter_has_files_and_size() -> None:
 def test_special_characters_in_names_are_escaped() -> None:
     name = 'a: "b" #c\n---\n{x} 😀 \x00\x85\ufeff ``d`` | e'
     settings = {"environment": name, "agent": {"model": name}}
-    card = render_card(settings, SUMMARY, repo_id="a/b")
+    card = render_run_card(settings, SUMMARY, repo_id="a/b")
     shown = 'a: "b" #c --- {x} 😀 ``d`` | e'
     assert front(card)["pretty_name"].count(shown) == 2
     assert "| ``` " + shown.replace("|", "\\|") + " ``` |" in card
 
 
 def test_body_has_facts_usage_and_command() -> None:
-    card = render_card(SETTINGS, SUMMARY, repo_id="ada/sums", command="ludus collect x")
+    card = render_run_card(SETTINGS, SUMMARY, repo_id="ada/sums", command="ludus collect x")
     for line in (
         "3 episodes ",
         "| `gpt-5-mini`, openai, temperature `0.7` |",
@@ -54,12 +54,12 @@ def test_body_has_facts_usage_and_command() -> None:
 
 
 def test_code_fence_is_longer_than_its_content() -> None:
-    card = render_card(SETTINGS, SUMMARY, command="ludus --system-prompt 'Answer.\n```\n'")
+    card = render_run_card(SETTINGS, SUMMARY, command="ludus --system-prompt 'Answer.\n```\n'")
     assert "````bash\n" in card and "\n````\n" in card
 
 
 def test_unknown_facts_are_left_out() -> None:
-    card = render_card({}, {})
+    card = render_run_card({}, {})
     assert front(card)["pretty_name"]
     assert "None" not in card and "unscored:" not in card and "| --- | --- |\n\n" not in card
 

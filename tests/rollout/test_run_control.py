@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from queue import SimpleQueue
 
-from ludus.data.episode import Episode, Fault, StopReason, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
 from ludus.rollout.episode_run import CircuitBreaker
-from ludus.rollout.progress import EpisodeStatus, Watchdog
-from ludus.rollout.stats import INITIAL_CONCURRENCY, Budget, RunStats
+from ludus.rollout.progress import EpisodeProgress, Watchdog
+from ludus.rollout.stats import INITIAL_CONCURRENCY, RunBudget, RunStats
 
 
 def broken(number: int = 0, kind: str = "SessionLost") -> Episode:
@@ -17,7 +17,7 @@ def broken(number: int = 0, kind: str = "SessionLost") -> Episode:
         stop_reason=StopReason.BROKEN,
         environment="counter",
         group_id="g",
-        error=Fault(kind=kind, where="environment", message="the server is gone"),
+        error=EpisodeFault(kind=kind, where="environment", message="the server is gone"),
     )
 
 
@@ -84,13 +84,13 @@ def spent(episodes: int, *, cost: float) -> RunStats:
 
 
 def test_a_budget_counts_what_is_under_way_as_if_it_were_spent() -> None:
-    budget = Budget(max_cost=1.0)
+    budget = RunBudget(max_cost=1.0)
     begun = Usage()
     assert budget.exhausted_reason(spent(50, cost=0.01)) is None
     assert budget.exhausted_reason(spent(50, cost=0.01), [begun] * 48) is None
     assert "$1" in (budget.exhausted_reason(spent(50, cost=0.01), [begun] * 51) or "")
     assert "$1" in (budget.exhausted_reason(spent(50, cost=0.01), [Usage(cost=0.5)]) or "")
-    tokens = Budget(max_total_tokens=1000)
+    tokens = RunBudget(max_total_tokens=1000)
     assert tokens.exhausted_reason(spent(9, cost=0.0)) is None
     assert "1,000" in (tokens.exhausted_reason(spent(10, cost=0.0)) or "")
 
@@ -98,20 +98,20 @@ def test_a_budget_counts_what_is_under_way_as_if_it_were_spent() -> None:
 def test_a_budget_counts_what_earlier_starts_have_spent_and_attempts_that_broke() -> None:
     stats = RunStats(planned=10, remaining=10, usage_before=Usage(cost=0.6))
     stats.record_attempt(broken().model_copy(update={"usage": Usage(cost=0.4)}))
-    assert Budget(max_cost=1.0).exhausted_reason(stats) is not None
+    assert RunBudget(max_cost=1.0).exhausted_reason(stats) is not None
 
 
 def test_no_more_is_begun_than_is_known_of_the_price() -> None:
-    assert Budget(max_cost=1.0).max_active(spent(0, cost=0.1)) == INITIAL_CONCURRENCY
-    assert Budget(max_cost=1.0).max_active(spent(10, cost=0.1)) == INITIAL_CONCURRENCY + 10
-    assert Budget(max_time=1.0).max_active(spent(0, cost=0.1)) == float("inf")
+    assert RunBudget(max_cost=1.0).max_active(spent(0, cost=0.1)) == INITIAL_CONCURRENCY
+    assert RunBudget(max_cost=1.0).max_active(spent(10, cost=0.1)) == INITIAL_CONCURRENCY + 10
+    assert RunBudget(max_time=1.0).max_active(spent(0, cost=0.1)) == float("inf")
 
 
 def test_the_watchdog_names_what_hangs_and_does_not_nag() -> None:
     said: list[str] = []
-    slow = EpisodeStatus("0badcafe-000001", activity="the model's reply (turn 2)", side="model")
+    slow = EpisodeProgress("0badcafe-000001", activity="the model's reply (turn 2)", side="model")
     slow.since = time.monotonic() - 70
-    quick = EpisodeStatus("0badcafe-000002")
+    quick = EpisodeProgress("0badcafe-000002")
     dog = Watchdog({"1": slow, "2": quick}, said.append, timeout=60)
     dog.check()
     dog.check()
@@ -124,7 +124,9 @@ def test_the_watchdog_names_what_hangs_and_does_not_nag() -> None:
 
 def test_the_watchdog_does_not_complain_of_a_model_that_asked_for_time() -> None:
     said: list[str] = []
-    waiting = EpisodeStatus("0badcafe-000001", activity="the model's reply (turn 1)", side="model")
+    waiting = EpisodeProgress(
+        "0badcafe-000001", activity="the model's reply (turn 1)", side="model"
+    )
     waiting.since = time.monotonic() - 70
     Watchdog({"1": waiting}, said.append, timeout=60, model_excused=lambda: True).check()
     assert said == []
@@ -132,7 +134,7 @@ def test_the_watchdog_does_not_complain_of_a_model_that_asked_for_time() -> None
 
 def test_the_watchdog_names_an_environment_that_blocks_the_event_loop() -> None:
     warnings: SimpleQueue[str] = SimpleQueue()
-    stuck = EpisodeStatus("0badcafe-000001", environment="maze", activity="the tool walk")
+    stuck = EpisodeProgress("0badcafe-000001", environment="maze", activity="the tool walk")
     with Watchdog({"1": stuck}, warnings.put, timeout=0.1):
         warning = warnings.get(timeout=30)
     assert "maze" in warning and "the tool walk" in warning and "blocking = True" in warning

@@ -10,7 +10,7 @@ from typing import Any
 
 from chat_stub import Json
 
-from ludus.data.episode import Episode, Fault, StopReason, format_episode_id
+from ludus.data.episode import Episode, EpisodeFault, StopReason, format_episode_id
 from ludus.data.episode_reader import episodes
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
@@ -37,7 +37,7 @@ def build_episode(
 
 
 def build_broken(index: int) -> Episode:
-    fault = Fault(kind="SessionLost", where="environment", message="gone")
+    fault = EpisodeFault(kind="SessionLost", where="environment", message="gone")
     return build_episode(index, reward=None, stop_reason=StopReason.BROKEN, error=fault)
 
 

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect as websocket
 from websockets.sync.client import connect as blocking_websocket
 from world import serving, until, wait_until
 
-from ludus.serve.ws_fast_path import FastConnection
+from ludus.serve.ws_fast_path import FastWsConnection
 from serve.silent_client import Large, LargeInThreads, SilentClient, resident_mib
 
 RESET, STEP = b'{"type":"reset"}', b'{"type":"step","data":{}}'
@@ -109,14 +109,14 @@ async def test_a_client_that_is_paused_is_not_taken_for_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pings = 0
-    ping = FastConnection.send_user_specific_ping
+    ping = FastWsConnection.send_user_specific_ping
 
-    def count(line: FastConnection, transport: Any) -> None:
+    def count(line: FastWsConnection, transport: Any) -> None:
         nonlocal pings
         pings += 1
         ping(line, transport)
 
-    monkeypatch.setattr(FastConnection, "send_user_specific_ping", count)
+    monkeypatch.setattr(FastWsConnection, "send_user_specific_ping", count)
     with serving(Large, ping_interval=0.1) as served:
         async with websocket(served.ws, max_size=None, ping_interval=None) as line:
             for request in (RESET, *[STEP] * 60):

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Call, Function, Message
 from ludus.serve.listening import bind_socket
-from ludus.viewer.app import HOST, build_server
+from ludus.viewer.app import HOST, build_viewer_server
 from ludus.viewer.library import Library
 
 TINY_WAIT_S = 0.02
@@ -75,7 +75,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def viewing(*folders: Path) -> Iterator[Viewed]:
     addresses: SimpleQueue[str] = SimpleQueue()
     with bind_socket(HOST, 0) as bound, Library(folders) as library:
-        server = build_server(library, bound, addresses.put)
+        server = build_viewer_server(library, bound, addresses.put)
         thread = Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         try:

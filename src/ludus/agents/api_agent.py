@@ -22,7 +22,7 @@ from ludus.agents.agent import (
     Player,
     Reply,
 )
-from ludus.agents.api_keys import ApiKey, find_key
+from ludus.agents.api_keys import ApiKey, find_api_key
 from ludus.agents.provider import Backoff, ProviderClient, base_url
 from ludus.agents.provider_errors import ContentFiltered, ContextLengthExceeded
 from ludus.data.episode import Usage
@@ -153,7 +153,7 @@ class APIAgent(Agent):
         if isinstance(key, str):
             key = ApiKey(key)
         elif key is None:
-            key = find_key(self.vendor, for_endpoint=self.endpoint is not None)
+            key = find_api_key(self.vendor, for_endpoint=self.endpoint is not None)
         self.client = ProviderClient(
             self.endpoint or self.default_base_url,
             model=model,

@@ -61,7 +61,7 @@ class ApiKey:
         raise TypeError("An API key cannot be pickled: it would end up in a file.")
 
 
-def find_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
+def find_api_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
     """The API key from the environment, or else from a `.env` file here or above.
 
     A local server may need no key, so for an endpoint a missing one is None. There API_KEY takes

@@ -18,7 +18,7 @@ from ludus.agents.agent import (
     Reply,
     build_tool_call_message,
 )
-from ludus.agents.oracle import ShadowEnvironment, missing_tools
+from ludus.agents.oracle import OracleEnvironment, missing_tools
 from ludus.agents.scripted import random_call
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
@@ -106,7 +106,7 @@ class ExploringAgent(CombinedAgent):
         env = _find_with_random_action(context.environment)
         shadow = None
         if env is not None and not missing_tools(env, context.tools):
-            shadow = ShadowEnvironment(env, runner=context.runner)
+            shadow = OracleEnvironment(env, runner=context.runner)
             await shadow.reset(context.task)
         try:
             player = await self.agents[0].begin(context)
@@ -125,7 +125,7 @@ def _find_with_random_action(spec: str) -> EnvSpec | None:
         env = None if is_remote(spec) else find_environment(spec)
     except EnvironmentNotFound:
         return None
-    return env if env is not None and ShadowEnvironment.has_random_action(env) else None
+    return env if env is not None and OracleEnvironment.has_random_action(env) else None
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class _ExploringPlayer(Player):
     probability: float
     rng: random.Random
     tools: Sequence[ToolSpec]
-    shadow: ShadowEnvironment | None
+    shadow: OracleEnvironment | None
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         if self.rng.random() >= self.probability:

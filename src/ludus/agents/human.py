@@ -72,7 +72,7 @@ class _HumanPlayer(Player):
                 self._agent.say(describe_tools(self._tools))
                 continue
             try:
-                call = parse_call(line, self._tools)
+                call = parse_typed_call(line, self._tools)
             except InvalidCall as reason:
                 self._agent.say(str(reason))
                 continue
@@ -127,7 +127,7 @@ class InvalidCall(Exception):
     """The line is not a valid call; the message says why, and what to type."""
 
 
-def parse_call(line: str, tools: Sequence[ToolSpec]) -> ToolCall:
+def parse_typed_call(line: str, tools: Sequence[ToolSpec]) -> ToolCall:
     """Parse a typed call; raises `InvalidCall`."""
     tool = tools[0]
     if len(tools) > 1:

@@ -65,7 +65,7 @@ class OracleAgent(Agent):
     async def begin(self, context: EpisodeContext) -> Player:
         env = _find_with_oracle(context.environment)
         _require_tools(context.environment, env, context.tools)
-        shadow = ShadowEnvironment(
+        shadow = OracleEnvironment(
             env,
             rng=random.Random(f"{context.seed}/{context.member}"),
             working=self.working,
@@ -86,7 +86,7 @@ def _find_with_oracle(spec: str) -> EnvSpec:
         raise ConfigError(
             f"The oracle needs an installed environment. {error} {_OTHER_PROVIDERS}"
         ) from None
-    if not ShadowEnvironment.has_oracle(env):
+    if not OracleEnvironment.has_oracle(env):
         raise ConfigError(f"{spec} has no oracle. {_OTHER_PROVIDERS}")
     return env
 
@@ -109,7 +109,7 @@ def missing_tools(env: EnvSpec, offered: Sequence[ToolSpec]) -> list[str]:
 
 @dataclass(slots=True)
 class _OraclePlayer(Player):
-    shadow: ShadowEnvironment
+    shadow: OracleEnvironment
 
     async def act(self, messages: Sequence[Message], *, max_tokens: int | None = None) -> Reply:
         await self.shadow.follow_messages(messages)
@@ -120,7 +120,7 @@ class _OraclePlayer(Player):
         await self.shadow.close()
 
 
-class ShadowEnvironment:
+class OracleEnvironment:
     """A local copy of the environment: proposes actions, and follows the real calls.
 
     With the `runner` of the real environment no copy is made: that is in the right state already.

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import RandomAgent, random_call
-from ludus.check.episodes import MAX_STEPS, Transcript, offers_oracle, play_episode
+from ludus.check.episodes import MAX_STEPS, CheckTranscript, offers_oracle, play_check_episode
 from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint
 from ludus.client.session import Session
@@ -51,7 +51,7 @@ class EnvironmentChecks:
         self._schemas: JsonObject = {}
         self._seeds = range(seeds)
         self._sessions = sessions
-        self._episodes: dict[int, Transcript] = {}
+        self._episodes: dict[int, CheckTranscript] = {}
         self._oracle_offered: bool | None = None
 
     async def load_schemas(self, token: str | None) -> None:
@@ -209,7 +209,7 @@ class EnvironmentChecks:
         """Repeat two episodes step by step in alternation; each must be as when played alone."""
         seeds = list(self._seeds)[:2]
         alone = [await self._play_once(seed) for seed in seeds]
-        again = [Transcript() for _ in seeds]
+        again = [CheckTranscript() for _ in seeds]
         try:
             async with self._endpoint.session() as first, self._endpoint.session() as second:
                 sessions = (first, second)
@@ -276,7 +276,7 @@ class EnvironmentChecks:
             raise CheckFailed(unclear)
         return audit.describe_best()
 
-    async def _play_once(self, seed: int) -> Transcript:
+    async def _play_once(self, seed: int) -> CheckTranscript:
         if seed not in self._episodes:
             async with self._endpoint.session() as session:
                 self._episodes[seed] = await self._play(session, seed)
@@ -284,9 +284,9 @@ class EnvironmentChecks:
 
     async def _play(
         self, session: Session, seed: int, *, agent_seed: int | None = None
-    ) -> Transcript:
+    ) -> CheckTranscript:
         agent = OracleAgent() if await self._has_oracle() else RandomAgent()
-        return await play_episode(session, self._env_spec, agent, seed, agent_seed=agent_seed)
+        return await play_check_episode(session, self._env_spec, agent, seed, agent_seed=agent_seed)
 
     async def _has_oracle(self) -> bool:
         if self._oracle_offered is None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from ludus.agents.agent import Agent
-from ludus.agents.oracle import OracleAgent, ShadowEnvironment
+from ludus.agents.oracle import OracleAgent, OracleEnvironment
 from ludus.client.session import Session
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
@@ -35,7 +35,7 @@ MAX_STEPS = 100
 
 
 @dataclass(slots=True)
-class Transcript:
+class CheckTranscript:
     """All results and actions of one episode."""
 
     results: list[StepResult[JsonObject]] = field(default_factory=list)
@@ -83,7 +83,7 @@ class RecordingSession(Session):
         self._session = session
         self.tools = session.tools
         self.calls_by_name = session.calls_by_name
-        self.transcript = Transcript()
+        self.transcript = CheckTranscript()
 
     async def open(self) -> None:
         """Does nothing: the caller opens and closes the wrapped session."""
@@ -113,9 +113,9 @@ class RecordingSession(Session):
 
 async def offers_oracle(env_spec: EnvSpec | None) -> bool:
     """Whether checks can play an oracle; a class may raise NotImplementedError for variants."""
-    if env_spec is None or not ShadowEnvironment.has_oracle(env_spec):
+    if env_spec is None or not OracleEnvironment.has_oracle(env_spec):
         return False
-    shadow = ShadowEnvironment(env_spec)
+    shadow = OracleEnvironment(env_spec)
     try:
         await shadow.reset({"seed": 0})
         await shadow.propose()
@@ -127,7 +127,7 @@ async def offers_oracle(env_spec: EnvSpec | None) -> bool:
     return True
 
 
-async def play_episode(
+async def play_check_episode(
     session: Session,
     env_spec: EnvSpec | None,
     agent: Agent,
@@ -135,7 +135,7 @@ async def play_episode(
     *,
     agent_seed: int | None = None,
     max_turns: int = MAX_STEPS,
-) -> Transcript:
+) -> CheckTranscript:
     """Play this seed's task for a check; `agent_seed` (default: the same) seeds random calls."""
     recorder, limits = RecordingSession(session), EpisodeLimits(max_turns=max_turns)
     environment = env_spec.id if env_spec is not None else "unknown"
@@ -152,7 +152,7 @@ async def play_episode(
     return transcript
 
 
-def _require_move(episode: Episode, transcript: Transcript, seed: int) -> None:
+def _require_move(episode: Episode, transcript: CheckTranscript, seed: int) -> None:
     """Raise if the oracle made no move, or none that the environment accepted."""
     steps = transcript.results[1:]
     if any(result.error is None for result in steps):

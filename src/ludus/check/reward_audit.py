@@ -16,7 +16,7 @@ from functools import partial
 from statistics import fmean
 
 from ludus.agents.oracle import OracleAgent
-from ludus.check.episodes import Transcript, offers_oracle, play_episode
+from ludus.check.episodes import CheckTranscript, offers_oracle, play_check_episode
 from ludus.check.weak_players import WeakAgent, weak_strategies
 from ludus.client.endpoint import LocalEndpoint, connect
 from ludus.client.session import Session
@@ -38,7 +38,7 @@ SOFT_LIMIT_S, HARD_LIMIT_S = 10.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PlayerComparison:
     """The mean return of a weak player, and its difference from the reference's."""
 
     player: str
@@ -89,9 +89,9 @@ class RewardAudit:
         """The seeds that all have played."""
         return min(map(len, (self.reference_returns, *self.player_returns.values())))
 
-    def compare(self) -> list[Comparison]:
+    def compare(self) -> list[PlayerComparison]:
         """Compare every player with the reference, the best first."""
-        seeds, comparisons = self.seeds, []
+        seeds, found = self.seeds, []
         means = {name: fmean(values[:seeds]) for name, values in self.player_returns.items()}
         reference = fmean(self.reference_returns[:seeds])
         scale = max(abs(reference), reference - min(means.values()))
@@ -102,8 +102,8 @@ class RewardAudit:
             # None: all differences are equal.
             interval = mean_interval(differences) or Interval(difference, difference)
             tops = sum(each <= MARGIN * scale for each in differences)
-            comparisons.append(Comparison(name, mean, difference, interval, scale, tops, seeds))
-        return sorted(comparisons, key=lambda each: -each.mean)
+            found.append(PlayerComparison(name, mean, difference, interval, scale, tops, seeds))
+        return sorted(found, key=lambda each: -each.mean)
 
     def describe_best(self) -> str:
         """The best player's mean return, and the reference's if known, in one line."""
@@ -127,7 +127,7 @@ class RewardAudit:
         return "; ".join(parts)
 
 
-PlayReference = Callable[[int], Awaitable[Transcript]]
+PlayReference = Callable[[int], Awaitable[CheckTranscript]]
 """Plays the oracle's episode of a seed."""
 
 
@@ -138,7 +138,7 @@ async def audit_environment(spec: str, *, seeds: int, patience: float = 1.0) -> 
     env_spec, play = endpoint.env_spec, None
     async with endpoint.session() as session:
         if await offers_oracle(env_spec):
-            play = partial(play_episode, session, env_spec, OracleAgent())
+            play = partial(play_check_episode, session, env_spec, OracleAgent())
         return await audit_rewards(
             session, env_spec, play, seeds=seeds, max_seeds=seeds, patience=patience
         )
@@ -174,7 +174,7 @@ async def audit_rewards(
 
     async def play(name: str, seed: int) -> None:
         agent = WeakAgent(strategies[name])
-        episode = await play_episode(session, env_spec, agent, seed, max_turns=max_turns)
+        episode = await play_check_episode(session, env_spec, agent, seed, max_turns=max_turns)
         audit.player_returns.setdefault(name, []).append(episode.total_reward)
 
     def is_over(limit: float) -> bool:

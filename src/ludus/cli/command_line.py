@@ -24,7 +24,7 @@ _stage: ContextVar[StageRun | None] = ContextVar("stage", default=None)
 
 
 @contextmanager
-def running_stage(arguments: Sequence[str], *, only_checks: bool = False) -> Iterator[None]:
+def replace_typed_command(arguments: Sequence[str], *, only_checks: bool = False) -> Iterator[None]:
     """Within the block, take this command line for the typed one."""
     token = _stage.set(StageRun(arguments, only_checks))
     try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ludus.cli.display.signals import handle_signals
-from ludus.cli.display.status import PhaseView, terminal_status
+from ludus.cli.display.status import PhaseStatus, terminal_status
 from ludus.data.run_folder import RUN_FILE
 from ludus.errors import ConfigError
 from ludus.rollout.progress import PhaseProgress
@@ -20,14 +20,14 @@ def push_data(
     folder: Path, repo_id: str, *, private: bool, retry_command: str, command: str | None = None
 ) -> str:
     """For a command, upload a run, with records of OpenEnv, or a data set of `ludus curate`."""
-    from ludus.curation.formats.openenv import write_records
+    from ludus.curation.formats.openenv import write_openenv_records
     from ludus.curation.pipeline import DATASET_FILES
     from ludus.data.stage_output import CURATION_FILE
     from ludus.publish.hub_upload import RUN_FILES, push_folder
 
     files: Sequence[str] = RUN_FILES
     if (folder / RUN_FILE).is_file():
-        write_records(folder)
+        write_openenv_records(folder)
     elif (folder / CURATION_FILE).is_file():
         names = [file.relative_to(folder) for file in folder.rglob("*") if file.is_file()]
         files = sorted(str(name) for name in names if name.parts[0] in DATASET_FILES)
@@ -70,7 +70,7 @@ def _show_upload(repo_id: str) -> Iterator[None]:
     """Show on a terminal that files are sent; Ctrl-C says how to go on."""
     try:
         with handle_signals(), terminal_status() as status:
-            status.show(PhaseView(PhaseProgress(f"Uploading to {repo_id}")))
+            status.show(PhaseStatus(PhaseProgress(f"Uploading to {repo_id}")))
             yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(

@@ -1,7 +1,7 @@
 """Commands from functions: each config that a function takes becomes an option for each field.
 
     @command
-    def sft(data: Data, *, model: Model, config: TrainConfig, overwrite: Overwrite = False)
+    def sft_command(data: Data, *, model: Model, config: TrainConfig, ...)
 
 What stands before `*` are the arguments of the command. Options are declared where the config is;
 see `ludus.options`. Their values come from the command line (the last one counts, and `--set` is
@@ -230,7 +230,7 @@ def find_command(path: str) -> Command:
     module = next(section[path][0] for section in SECTIONS.values() if path in section)
     found = vars(import_module(f"ludus.cli.commands.{module}"))
     words = path.replace("-", "_").split()
-    run: Command = found.get("_".join(words)) or found.get(words[-1]) or found[f"{words[-1]}_"]
+    run: Command = found.get(f"{'_'.join(words)}_command") or found[f"{words[-1]}_command"]
     return run
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import CycloptsError
 
-from ludus.cli.command_line import running_stage
+from ludus.cli.command_line import replace_typed_command
 from ludus.cli.commands import STAGES
 from ludus.cli.program import (
     CONFIG,
@@ -83,7 +83,7 @@ class StageCommand:
     ) -> None:
         """Run the command with the values of the stage, or only check them."""
         try:
-            with running_stage(self.arguments(stage, outputs), only_checks=only_checks):
+            with replace_typed_command(self.arguments(stage, outputs), only_checks=only_checks):
                 run_with_table(self.path, self.values(stage, outputs), f"[{stage.name}]")
         except CycloptsError as error:
             message = " ".join(str(error).split()).replace(f" from [{stage.name}]", "")
@@ -166,7 +166,7 @@ def check_inputs(stages: Iterable[Stage]) -> None:
     from ludus.cli.common import resolve_run_path
     from ludus.data.hub import is_hub_id
     from ludus.environment.mixture import parse_mixture
-    from ludus.policy.model_ref import check_name
+    from ludus.policy.model_ref import check_model_name
     from ludus.scoring.reward_functions import import_reward_functions
     from ludus.train.data.loading import open_data
     from ludus.train.trl_config import parse_overrides
@@ -184,7 +184,7 @@ def check_inputs(stages: Iterable[Stage]) -> None:
                 if Path(name).expanduser().exists() or not is_hub_id(name):
                     open_data(name)
             for name in _named(stage, "model"):
-                check_name(name)
+                check_model_name(name)
             parse_overrides(_TRAINERS[stage.command], parse_assignments(_named(stage, "set")))
             import_reward_functions(_named(stage, "reward_func"), argument="reward_func")
         except LudusError as error:

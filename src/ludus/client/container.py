@@ -95,7 +95,7 @@ class Container:
             self._supervisor = self._supervisor_exit = None
 
     def _launch(self) -> None:
-        self._engine = find_engine()
+        self._engine = find_container_engine()
         self._name = f"ludus-{secrets.token_hex(6)}"
         variables = [part for name in self._env_vars for part in ("--env", name)]
         self._supervisor = subprocess.Popen(
@@ -185,7 +185,7 @@ class Container:
         return log.decode(errors="replace")
 
 
-def find_engine() -> str:
+def find_container_engine() -> str:
     """The name of the container engine on this machine."""
     override = os.environ.get(ENGINE_VARIABLE)
     for engine in (override,) if override else ENGINES:

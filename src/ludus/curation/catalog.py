@@ -46,7 +46,7 @@ class Catalog:
     """A table with one row per line of the files. `reason` is null while an episode is kept."""
 
     def __init__(
-        self, database: DuckDBPyConnection, files: Sequence[Path], line_index: LineIndex
+        self, database: DuckDBPyConnection, files: Sequence[Path], line_index: CatalogLines
     ) -> None:
         self.files = files
         self.steps: list[FilterStep] = []
@@ -77,7 +77,7 @@ class Catalog:
         # In memory, which is twice as fast as a database file; what does not fit is spilled.
         with (
             load_episodes(files, folder, where, contents=contents, labels=labels) as database,
-            LineIndex(files) as line_index,
+            CatalogLines(files) as line_index,
         ):
             catalog = cls(database, files, line_index)
             catalog.exclude(UNREADABLE, "NOT readable")
@@ -167,7 +167,7 @@ class Catalog:
         return {reason: counts[reason] for reason in order if reason in counts}
 
 
-class LineIndex:
+class CatalogLines:
     """The lines of several files, read without loading the files into memory.
 
     Files are opened and indexed at the first access. Lines are counted from 0 without blank ones,

@@ -11,7 +11,7 @@ from ludus.curation import filters, similarity
 from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.config import CurateConfig
 from ludus.curation.load_episodes import find_episode_files
-from ludus.curation.report import CARD_FILE, CurateReport, build_report, write_card
+from ludus.curation.report import CARD_FILE, CurateReport, build_report, write_curation_report
 from ludus.curation.similarity import TEST, TRAIN
 from ludus.curation.writers import CurateProgress, write_left_out, write_rows
 from ludus.data.files import atomic_dir, existing_files, lock_dir
@@ -81,7 +81,7 @@ def curate(
                 if explain:
                     write_left_out(catalog, draft / "left_out.jsonl")
                 report = build_report(catalog, written, families)
-            write_card(
+            write_curation_report(
                 draft,
                 report,
                 config,

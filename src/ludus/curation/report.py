@@ -135,7 +135,7 @@ def build_report(catalog: Catalog, written: WrittenRows, families: int) -> Curat
     )
 
 
-def write_card(
+def write_curation_report(
     folder: Path,
     report: CurateReport,
     config: CurateConfig,

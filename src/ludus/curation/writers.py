@@ -139,11 +139,11 @@ def _row_builder(config: CurateConfig) -> Callable[[Episode], Iterable[JsonObjec
         case "dpo":
             return partial(tutor_pair_rows, reasoning=config.reasoning)
         case "openenv":
-            return lambda episode: [openenv.build_record(episode)]
+            return lambda episode: [openenv.build_openenv_record(episode)]
         case "nemo-gym":
-            return lambda episode: [nemo_gym.build_rollout(episode, numbers)]
+            return lambda episode: [nemo_gym.build_gym_rollout(episode, numbers)]
         case "nemo-gym-input":
-            return lambda episode: [nemo_gym.build_input(episode, numbers)]
+            return lambda episode: [nemo_gym.build_gym_input(episode, numbers)]
     return None
 
 

@@ -51,7 +51,7 @@ OMITTED_IF_EMPTY = ("turn_rewards", "progress", "explored_turns", "tutor_replies
 """Fields of an episode that are left out of its line if they are empty."""
 
 
-class Fault(FrozenModel):
+class EpisodeFault(FrozenModel):
     """The error that broke an attempt."""
 
     kind: str
@@ -157,7 +157,7 @@ class Episode(FrozenModel):
     """Number of complete tool calls; one that the token limit truncated is not counted."""
     malformed_calls: int = 0
     """Complete calls that were not JSON, named an unknown tool or had invalid arguments."""
-    error: Fault | None = None
+    error: EpisodeFault | None = None
     timing: Timing | None = None
     tokens: Tokens | None = None
 

@@ -80,7 +80,7 @@ class StageOutput:
         return True
 
 
-def find_output(path: Path) -> StageOutput | None:
+def find_stage_output(path: Path) -> StageOutput | None:
     """Return the kind of a folder or file; None if no stage wrote it."""
     if path.is_file():
         if path.suffix != ".parquet" and holds_episodes(path):

@@ -161,7 +161,7 @@ class BucketMetrics:
     """Its success rate by then; None before the first scored attempt."""
 
 
-def to_metrics(label: str, bucket: BucketMetrics) -> dict[str, float]:
+def bucket_log_fields(label: str, bucket: BucketMetrics) -> dict[str, float]:
     """The metrics of a bucket under their names in the log."""
     metrics = {f"{_PREFIX}{label}/{_GROUPS}": bucket.groups}
     if bucket.success is not None:

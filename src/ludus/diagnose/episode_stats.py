@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ludus.data.episode import Fault, StopReason, Usage
+from ludus.data.episode import EpisodeFault, StopReason, Usage
 from ludus.data.episode_reader import ResumeIndex, parse_head
 from ludus.data.estimates import MeanEstimate, is_zero_variance
 from ludus.data.json_files import numbered_lines
@@ -35,7 +35,7 @@ class EpisodeStats(NamedTuple):
     stop_reason: str
     reward: float | None
     sampled_tokens: int = 0
-    fault: Fault | None = None
+    fault: EpisodeFault | None = None
 
     @property
     def cut_off(self) -> bool:
@@ -106,7 +106,7 @@ def zero_variance_share(groups: Collection[EpisodeGroupStats]) -> float | None:
     return sum(group.has_zero_variance for group in groups) / len(groups) if groups else None
 
 
-def group_episodes(
+def group_episode_stats(
     episodes: Iterable[EpisodeStats], *, limits: TokenLimits = _NO_LIMITS
 ) -> RunEpisodes:
     """Group the stats of episodes by step and task.
@@ -138,12 +138,12 @@ def read_episode_stats(file: Path, *, limits: TokenLimits = _NO_LIMITS) -> RunEp
         return RunEpisodes()
     episodes, index = list[EpisodeStats](), ResumeIndex()
     for number, line in numbered_lines(file):
-        episode = parse_episode(line)
+        episode = parse_episode_stats(line)
         head = parse_head(line, file, number)
         if episode is not None and head is not None:
             episodes.append(episode)
             index.add([head])
-    run = group_episodes(episodes, limits=limits)
+    run = group_episode_stats(episodes, limits=limits)
     return replace(run, mean_reward=index.totals.rewards.estimate())
 
 
@@ -165,10 +165,10 @@ class _EpisodeFields(BaseModel):
     agent: _Agent
     reward: float | None
     usage: Usage = Usage()
-    error: Fault | None = None
+    error: EpisodeFault | None = None
 
 
-def parse_episode(line: bytes) -> EpisodeStats | None:
+def parse_episode_stats(line: bytes) -> EpisodeStats | None:
     """Parse the stats of a line; None if it is truncated or no episode of a training step.
 
     An episode is written as head, messages, tools, rewards and so on, tokens. Free-form keys occur

@@ -24,7 +24,7 @@ from ludus.errors import AgentError, ConfigError, LudusError
 from ludus.policy.chat.template_kwargs import check_template_kwargs, saved_template_kwargs
 from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.engine_api import DecodeStats, check_prompt_fits
-from ludus.policy.model_ref import check_model, fingerprint
+from ludus.policy.model_ref import check_model, fingerprint_model
 from ludus.policy.runtime import HF_MAX_BATCH, PolicyRuntime, start_engine
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.policy.sampling_config import (
@@ -100,7 +100,8 @@ class PolicyAgent(Agent):
             return dict(self._description)
         policy = self._given_policy
         if policy is None:
-            weights, recommended = fingerprint(self.model), recommended_sampling_for(self.model)
+            weights = fingerprint_model(self.model)
+            recommended = recommended_sampling_for(self.model)
             template_kwargs = {**saved_template_kwargs(self.model), **self._given_template_kwargs}
         else:
             weights, recommended = policy.weights, recommended_sampling(policy.model)

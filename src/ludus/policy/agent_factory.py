@@ -15,7 +15,7 @@ from ludus.data.config import check_field_types
 from ludus.errors import ConfigError, did_you_mean
 from ludus.options import Option, expand_path, parse_assignments, parse_duration
 from ludus.policy import smollm2
-from ludus.policy.model_ref import check_name, expand_home
+from ludus.policy.model_ref import check_model_name, expand_home
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def parse_agent(spec: str) -> tuple[str, str | None]:
     if spec == smollm2.NAME or (spec and Path(expand_home(spec)).exists()):
         return "hf", expand_home(spec)
     if not colon and "/" in spec:
-        check_name(spec)
+        check_model_name(spec)
         raise ConfigError(f"{spec!r} may be a model on the Hub. Write hf:{spec}.")
     known = (*_PROVIDERS, smollm2.NAME)
     forms = "oracle, random, openai:MODEL, anthropic:MODEL, hf:MODEL, a model's folder or smollm2"

@@ -13,9 +13,9 @@ from ludus.policy.model_ref import (
     ModelKind,
     ModelRef,
     check_model_files,
-    check_name,
-    fingerprint,
-    load_error,
+    check_model_name,
+    fingerprint_model,
+    model_load_error,
     resolve_base_model,
     resolve_model,
 )
@@ -68,7 +68,7 @@ def load(
     tokenizer = load_tokenizer_from(ref)
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
     vision = load_vision_processor(ref)
-    weights = fingerprint(name)
+    weights = fingerprint_model(name)
     model = _load_on_device(ref, device, dtype, allow_vision=True)
     stop_token_ids = chat_format.stop_token_ids | eos_token_ids(model)
     chat_format = replace(chat_format, stop_token_ids=stop_token_ids)
@@ -81,7 +81,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     An adapter without a tokenizer uses its base model's. While the Hub cannot be reached, its
     local cache is used. Custom code of a model is not run.
     """
-    check_name(name)
+    check_model_name(name)
     require_transformers("Loading a tokenizer")
     return load_tokenizer_from(resolve_model(name))
 
@@ -101,7 +101,7 @@ def load_tokenizer_from(ref: ModelRef) -> PreTrainedTokenizerBase:
         with suppress_hf_logging():
             tokenizer = AutoTokenizer.from_pretrained(ref.path, **ref.loading_kwargs)
     except Exception as error:
-        raise load_error(ref, "tokenizer", error) from None
+        raise model_load_error(ref, "tokenizer", error) from None
     if not tokenizer.is_fast:
         raise ConfigError(
             f"{ref.name} has only a slow tokenizer, which does not map tokens to characters. "
@@ -137,7 +137,7 @@ def _load_on_device(
         try:
             model = model.to(device).eval()
         except Exception as error:
-            raise load_error(ref, "weights", error) from None
+            raise model_load_error(ref, "weights", error) from None
     if damaged := find_nonfinite_weights(model):
         raise ConfigError(
             f"The weights of {ref.name} are not finite in {dtype}: {damaged} holds NaN or infinite "
@@ -181,7 +181,7 @@ def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> PreTraine
             adapted = PeftModel.from_pretrained(base, ref.path, local_files_only=True)
             return adapted.merge_and_unload()
         except Exception as error:
-            raise load_error(ref, "adapter", error) from None
+            raise model_load_error(ref, "adapter", error) from None
     check_model_files(ref)
     try:
         config = AutoConfig.from_pretrained(ref.path, **ref.loading_kwargs)
@@ -203,7 +203,7 @@ def _load_weights(ref: ModelRef, dtype: str, *, allow_vision: bool) -> PreTraine
     except LudusError:
         raise
     except Exception as error:
-        raise load_error(ref, "weights", error) from None
+        raise model_load_error(ref, "weights", error) from None
     # transformers initializes weights that are not in the files at random.
     if missing := sorted(info["missing_keys"]):
         raise ConfigError(

@@ -131,7 +131,7 @@ def model_chain(name: str) -> Iterator[ModelRef]:
         name = base_model_name(ref)
 
 
-def check_name(name: str) -> None:
+def check_model_name(name: str) -> None:
     """Raise unless the name is a local model or could be a Hub id. Uses no network."""
     if name == smollm2.NAME or find_local_model(name) is not None:
         return
@@ -149,7 +149,7 @@ def check_model(name: str, *, device: str | None = None, dtype: str | None = Non
     adapter = None
     for ref in model_chain(name):
         try:
-            check_name(ref.name)
+            check_model_name(ref.name)
             check_model_files(ref)
         except ConfigError as error:
             if adapter is None:
@@ -174,7 +174,7 @@ def check_model_files(ref: ModelRef) -> None:
         )
 
 
-def fingerprint(name: str) -> str | None:
+def fingerprint_model(name: str) -> str | None:
     """Return a short fingerprint of a local model: its weights, tokenizer and chat template.
 
     A run records it, and is not resumed if the model in the folder was retrained. Files are sampled
@@ -219,7 +219,7 @@ def resolve_model(name: str) -> ModelRef:
         return ModelRef(name, ModelKind.FOLDER, str(smollm2.model_folder()))
     if (local := find_local_model(name)) is not None:
         return local
-    check_name(name)
+    check_model_name(name)
     require_transformers("Using a model on the Hub")
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
 
@@ -247,7 +247,7 @@ def resolve_model(name: str) -> ModelRef:
                 name, allow_patterns=list(_ADAPTER_FILES), library_name="ludus"
             )
         except Exception as error:
-            raise load_error(hub, "adapter", error) from None
+            raise model_load_error(hub, "adapter", error) from None
     return ModelRef(name, ModelKind.ADAPTER, str(folder))
 
 
@@ -263,7 +263,7 @@ def resolve_base_model(adapter: ModelRef) -> ModelRef:
     return base
 
 
-def load_error(ref: ModelRef, part: str, error: Exception) -> ConfigError:
+def model_load_error(ref: ModelRef, part: str, error: Exception) -> ConfigError:
     """Say in one line why the `part` of a model (its weights, tokenizer, ...) was not loaded."""
     name, message = ref.name, next(iter(str(error).splitlines()), "") or type(error).__name__
     if "trust_remote_code" in str(error):

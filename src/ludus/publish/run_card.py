@@ -32,7 +32,7 @@ EPISODES_FILE = "episodes.jsonl"
 _TAGS = ("ludus", "openenv", "tool-use", "rollouts")
 
 
-def render_card(
+def render_run_card(
     settings: JsonObject,
     summary: JsonObject,
     *,
@@ -132,7 +132,7 @@ def card_for_run(folder: Path, repo_id: str, *, command: str | None = None) -> s
     summary = read_json_object(folder / SUMMARY_FILE)
     readme, records = folder / CARD_FILE, (folder / OPENENV_RESULTS_FILE).is_file()
     if not readme.is_file():
-        return render_card(settings, summary, repo_id=repo_id, command=command, records=records)
+        return render_run_card(settings, summary, repo_id=repo_id, command=command, records=records)
     text = readme.read_text(encoding="utf-8-sig")
     if text.startswith("---"):
         return text

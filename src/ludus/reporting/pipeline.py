@@ -9,7 +9,7 @@ from pathlib import Path
 from ludus.data.config import check_at_least
 from ludus.data.files import write_atomically
 from ludus.data.run_folder import versions
-from ludus.data.stage_output import find_output
+from ludus.data.stage_output import find_stage_output
 from ludus.errors import ConfigError, NameFlags, RunError, similar_path_hint
 from ludus.reporting.document import REPORT_MARK, Section
 from ludus.reporting.html_page import render_html
@@ -79,7 +79,7 @@ def read_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:
     if not path.exists():
         hint = similar_path_hint(str(path)) or "`ludus runs` lists runs."
         raise RunError(f"There is no folder {path}. {hint}")
-    output = find_output(path)
+    output = find_stage_output(path)
     if output is not None:
         if output.kind == "training":
             return training_section(path, samples=samples, name_flags=name_flags)

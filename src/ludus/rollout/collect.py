@@ -38,7 +38,7 @@ from ludus.rollout.plan import Assignment, Plan, build_plan
 from ludus.rollout.process_worker import ProcessWorkers, available_cores
 from ludus.rollout.progress import (
     ChecksPassed,
-    EpisodeStatus,
+    EpisodeProgress,
     Notice,
     PhaseProgress,
     ProgressCallback,
@@ -97,7 +97,7 @@ async def collect(
 
     mixture, agent = config.parse_environment(env), config.build_player()
     settings = config.identity(mixture, agent)
-    path = default_output_dir(mixture, settings) if out is None else Path(out)
+    path = default_collect_dir(mixture, settings) if out is None else Path(out)
     if config.resume and (path / RUN_FILE).exists():
         # A complete run needs neither a server nor a model.
         summary = summarize_run(RunFolder.resume_or_create(path, settings), verify=True)
@@ -179,7 +179,7 @@ def _read_index(folder: RunFolder, warn: Callable[[str], None]) -> ResumeIndex:
     return index
 
 
-def default_output_dir(mixture: Mixture, settings: JsonObject) -> Path:
+def default_collect_dir(mixture: Mixture, settings: JsonObject) -> Path:
     """The folder of a run without `out`; the same settings always give the same one."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", str(mixture)).strip("-")[:60]
     return RUNS_DIR / f"{name}-{config_digest(settings)}"
@@ -208,7 +208,7 @@ class Collector(EpisodeRun):
         self.config, self.concurrency = config, config.concurrency
         self.agent = agent
         self.decoding = PhaseProgress(count_tokens=lambda: agent.sampled_tokens)
-        self.statuses: dict[str, EpisodeStatus] = {}
+        self.statuses: dict[str, EpisodeProgress] = {}
         """What each active episode is doing, by episode id."""
         self.workers: EpisodeWorkers | None = None
         """Processes, here or on other machines, that play instead of this one."""
@@ -338,7 +338,7 @@ class Collector(EpisodeRun):
     async def _run_attempt(
         self, assignment: Assignment, pool: SessionPool, attempt: int
     ) -> Episode:
-        status = EpisodeStatus(assignment.episode_id, assignment.environment)
+        status = EpisodeProgress(assignment.episode_id, assignment.environment)
         self.statuses[assignment.episode_id] = status
         limits = self.config.limits
         if self.workers is None:

@@ -23,7 +23,7 @@ from ludus.errors import ConfigError
 from ludus.options import Option, parse_assignments, parse_duration
 from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.plan import check_seed, read_tasks
-from ludus.rollout.stats import Budget
+from ludus.rollout.stats import RunBudget
 
 STALL_WARNING_S = 60.0
 _ADDRESS_FIELDS = ("endpoint",)
@@ -289,8 +289,8 @@ class CollectConfig(RolloutConfig):
         return agent
 
     @property
-    def budget(self) -> Budget:
-        return Budget(
+    def budget(self) -> RunBudget:
+        return RunBudget(
             max_cost=self.max_cost,
             max_total_tokens=self.max_total_tokens,
             max_time=self.max_time,

@@ -38,7 +38,7 @@ from ludus.errors import (
     SessionError,
 )
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import EpisodeStatus
+from ludus.rollout.progress import EpisodeProgress
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 CAPACITY_RETRY_S = 30.0
@@ -247,7 +247,7 @@ async def preflight_endpoints(
     plan: Plan,
     endpoints: Mapping[str, EnvironmentEndpoint],
     num_episodes: int,
-    statuses: MutableMapping[str, EpisodeStatus] | None = None,
+    statuses: MutableMapping[str, EpisodeProgress] | None = None,
 ) -> dict[str, Sequence[ToolSpec]]:
     """Reset every environment once, so that errors are raised before there is a run folder.
 
@@ -258,7 +258,7 @@ async def preflight_endpoints(
     for spec, endpoint in endpoints.items():
         first_of_groups = range(0, num_episodes, plan.group_size)
         tasks = (plan[index].task for index in first_of_groups if plan.spec_of(index) == spec)
-        statuses[spec] = EpisodeStatus(f"The preflight check of {spec}", endpoint.name, "reset")
+        statuses[spec] = EpisodeProgress(f"The preflight check of {spec}", endpoint.name, "reset")
         tools[spec] = await preflight_tasks(spec, endpoint, list(islice(tasks, PREFLIGHT_TASKS)))
         del statuses[spec]
     return tools

@@ -22,7 +22,7 @@ from ludus.rollout.progress import (
     RunEnded,
     RunStarted,
 )
-from ludus.rollout.stats import Budget, RunStats, describe_journal
+from ludus.rollout.stats import RunBudget, RunStats, describe_journal
 
 TICK_INTERVAL_S = 0.25
 SUMMARY_INTERVAL_S = 10.0
@@ -105,7 +105,7 @@ class EpisodeRun(ABC):
     """Maximum number of concurrent episodes, by the config."""
 
     def __init__(
-        self, folder: RunFolder, stats: RunStats, budget: Budget, progress: ProgressCallback
+        self, folder: RunFolder, stats: RunStats, budget: RunBudget, progress: ProgressCallback
     ) -> None:
         self.folder, self.stats, self.budget, self.progress = folder, stats, budget, progress
         self.stop_reason: str | None = None

@@ -21,7 +21,7 @@ from typing import Any
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Player, Reply
 from ludus.client.session import Session
-from ludus.data.episode import Episode, Fault, StopReason, Timing, Tokens, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message, Role, message_from_content
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
@@ -35,7 +35,7 @@ from ludus.errors import (
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.plan import Assignment
-from ludus.rollout.progress import EpisodeStatus
+from ludus.rollout.progress import EpisodeProgress
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "
@@ -79,16 +79,16 @@ async def run_episode(
     limits: EpisodeLimits | None = None,
     system_prompt: str | None = SYSTEM_PROMPT,
     attempt: int = 1,
-    status: EpisodeStatus | None = None,
+    status: EpisodeProgress | None = None,
 ) -> Episode:
     """Play one episode on an open session. A failure is recorded in the episode's `error`."""
     limits = limits or EpisodeLimits()
-    status = status or EpisodeStatus(assignment.episode_id, assignment.environment)
+    status = status or EpisodeProgress(assignment.episode_id, assignment.environment)
     episode = _EpisodeInProgress(session, assignment, limits, status)
     if system_prompt:
         episode.messages.append(Message(role="system", content=system_prompt))
     status.started_at = datetime.now(UTC)
-    fault: Fault | None = None
+    fault: EpisodeFault | None = None
     try:
         async with asyncio.timeout(limits.episode_timeout) as deadline:
             stop_reason = await episode.run(agent)
@@ -129,10 +129,10 @@ async def run_attempt(
     limits: EpisodeLimits,
     system_prompt: str | None = SYSTEM_PROMPT,
     attempt: int = 1,
-    status: EpisodeStatus | None = None,
+    status: EpisodeProgress | None = None,
 ) -> Episode:
     """`run_episode` in a session of the pool, which is reused unless its state is in doubt."""
-    status = status or EpisodeStatus(assignment.episode_id, assignment.environment)
+    status = status or EpisodeProgress(assignment.episode_id, assignment.environment)
     try:
         with status.track("environment", f"a session of {pool.endpoint.spec}"):
             session = await pool.acquire(open_timeout=limits.episode_timeout)
@@ -268,7 +268,7 @@ class _EpisodeInProgress:
     session: Session
     assignment: Assignment
     limits: EpisodeLimits
-    status: EpisodeStatus
+    status: EpisodeProgress
     messages: list[Message] = field(default_factory=list)
     reward_sum: RewardSum = field(default_factory=RewardSum)
     usage: Usage = field(default_factory=Usage)
@@ -412,7 +412,7 @@ def build_broken_record(
     error: Exception,
     *,
     attempt: int,
-    status: EpisodeStatus,
+    status: EpisodeProgress,
 ) -> Episode:
     """Build the record of an episode that could not start."""
     late = isinstance(error, TimeoutError)
@@ -427,7 +427,7 @@ def build_broken_record(
     )
 
 
-def _build_record(assignment: Assignment, status: EpisodeStatus, **fields: Any) -> Episode:
+def _build_record(assignment: Assignment, status: EpisodeProgress, **fields: Any) -> Episode:
     """Build the record of an episode; `fields` depend on how it was played."""
     return Episode(
         episode_id=assignment.episode_id,
@@ -446,8 +446,8 @@ def _build_record(assignment: Assignment, status: EpisodeStatus, **fields: Any) 
 
 
 def _describe_fault(
-    error: Exception, status: EpisodeStatus, timeout_s: float | None
-) -> tuple[StopReason, Fault]:
+    error: Exception, status: EpisodeProgress, timeout_s: float | None
+) -> tuple[StopReason, EpisodeFault]:
     """Record an exception, with the side on which it occurred.
 
     `timeout_s` is given if the time-out of the episode raised it: then the fault says what the
@@ -455,10 +455,10 @@ def _describe_fault(
     """
     if timeout_s is None:
         message = str(error) or repr(error)
-        fault = Fault(kind=type(error).__name__, where=status.side, message=message)
+        fault = EpisodeFault(kind=type(error).__name__, where=status.side, message=message)
         return StopReason.BROKEN, fault
     message = (
         f"The episode was not over after {timeout_s:g} s; "
         f"the last {status.elapsed():.1f} s went into {status.activity}."
     )
-    return StopReason.DEADLINE, Fault(kind="Deadline", where=status.side, message=message)
+    return StopReason.DEADLINE, EpisodeFault(kind="Deadline", where=status.side, message=message)

@@ -128,7 +128,7 @@ class ProcessWorkers(WorkerSource):
         return worker
 
 
-def run_worker() -> None:
+def run_process_worker() -> None:
     """Run the worker process, until its parent closes the pipe or is gone."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     # An environment may print or read: neither must get into the pipes.
@@ -173,4 +173,4 @@ def _send(replies: BinaryIO, reply: object) -> None:
 
 
 if __name__ == "__main__":
-    run_worker()
+    run_process_worker()

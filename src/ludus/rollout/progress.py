@@ -134,7 +134,7 @@ MAX_NAMED = 3
 
 
 @dataclass(slots=True)
-class EpisodeStatus:
+class EpisodeProgress:
     """What one attempt is waiting for, and where its time went."""
 
     episode_id: str
@@ -176,7 +176,7 @@ class Watchdog:
 
     def __init__(
         self,
-        statuses: Mapping[str, EpisodeStatus],
+        statuses: Mapping[str, EpisodeProgress],
         warn: Callable[[str], None],
         *,
         timeout: float = 60.0,

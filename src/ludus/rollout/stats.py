@@ -116,7 +116,7 @@ class RunStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class RunBudget:
     """Limits of a run; None means unlimited. The fields are documented in `CollectConfig`."""
 
     max_cost: float | None = None

@@ -34,7 +34,7 @@ from ludus.errors import (
     RequestRefused,
     RunError,
 )
-from ludus.rollout.stats import Budget, RunStats
+from ludus.rollout.stats import RunBudget, RunStats
 from ludus.scoring.judge_prompt import (
     DEFAULT_CRITERIA,
     Grade,
@@ -48,13 +48,13 @@ from ludus.scoring.judge_prompt import (
 _PROVIDERS_WITHOUT_MODEL = ("oracle", "random", "human")
 
 
-def default_cache_dir() -> Path:
+def judge_cache_dir() -> Path:
     """The folder of a judge's replies in the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "ludus" / "judgements"
 
 
-class ReplyCache:
+class JudgeReplyCache:
     """A folder of replies, one file each."""
 
     def __init__(self, folder: str | Path) -> None:
@@ -165,11 +165,11 @@ class Judge:
         self.max_attempts = max_attempts
         self.max_tokens = max_tokens
         self.max_calls = max_calls
-        self.budget = Budget(max_cost=max_cost)
+        self.budget = RunBudget(max_cost=max_cost)
         self.stats = JudgeStats()
         self._spending = RunStats(planned=0, remaining=0)
         self._active = 0
-        self._cache = ReplyCache(cache) if cache is not None else None
+        self._cache = JudgeReplyCache(cache) if cache is not None else None
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def resume(self, stats: JudgeStats) -> None:

@@ -85,7 +85,7 @@ async def rescore(
         **source.settings,
         "rescored": {"run": source.digest, **config.identity(functions)},
     }
-    path = default_output_dir(source, settings) if out is None else Path(out)
+    path = default_rescore_dir(source, settings) if out is None else Path(out)
     if path.resolve() == source.path.resolve():
         raise ConfigError(f"`out` is the run itself, {path}. Use another `out`.")
     pending = source.find_pending(path / "episodes.jsonl", retry_broken=config.retry_broken)
@@ -123,7 +123,7 @@ rescore_sync = to_sync(rescore)
 """`rescore` for callers that do not await; also works in a notebook."""
 
 
-def default_output_dir(source: SourceRun, settings: JsonObject) -> Path:
+def default_rescore_dir(source: SourceRun, settings: JsonObject) -> Path:
     """The folder beside the source; the same settings always give the same one."""
     path = source.path if source.path.name not in ("", "..") else source.path.resolve()
     return path.with_name(f"{path.name}-rescored-{config_digest(settings)}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ludus.agents.agent import Agent
 from ludus.data.config import config_digest
-from ludus.data.episode import Episode, Fault, StopReason, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
 from ludus.data.episode_reader import parse_head, read_resume_index
 from ludus.data.files import Checksum
 from ludus.data.journal import Journal
@@ -21,7 +21,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError, RunError
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import ProgressCallback
-from ludus.rollout.stats import Budget, RunStats
+from ludus.rollout.stats import RunBudget, RunStats
 from ludus.scoring.config import JUDGE, RescoreConfig
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
 from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
@@ -142,7 +142,7 @@ class Rescorer(EpisodeRun):
             remaining=len(self._pending),
             index=read_resume_index(folder.episodes_path, checksum=checksum),
         )
-        super().__init__(folder, stats, Budget(max_time=config.max_time), progress)
+        super().__init__(folder, stats, RunBudget(max_time=config.max_time), progress)
         self.config, self.concurrency = config, config.concurrency
         self.judge = config.judge
         self.agent: Agent | None = None if config.judge is None else config.judge.agent
@@ -231,7 +231,7 @@ class Rescorer(EpisodeRun):
         judgement = self._judgements.get(episode.episode_id)
         if judgement is None or judgement.error is None:
             return await self._functions.score(episode)
-        fault = Fault(kind=judgement.error, where="model", message=judgement.reason)
+        fault = EpisodeFault(kind=judgement.error, where="model", message=judgement.reason)
         update = {"reward": None, "stop_reason": StopReason.BROKEN, "error": fault}
         return episode.model_copy(update=update)
 

@@ -26,7 +26,7 @@ from ludus.protocol.frames import result_payload
 from ludus.protocol.observation_text import render_observation, render_tool_result
 from ludus.serve.sessions import ServedSession, SessionRegistry
 from ludus.serve.worker_proxy import WorkerProxy
-from ludus.serve.ws_endpoint import AsgiConnection, Disconnected
+from ludus.serve.ws_endpoint import AsgiWsConnection, Disconnected
 
 MCP_SESSION_HEADER = "mcp-session-id"
 PROTOCOL_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -135,7 +135,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The WebSocket `/mcp`, as an ASGI application: one session per connection."""
-        connection = AsgiConnection(scope, receive, send)
+        connection = AsgiWsConnection(scope, receive, send)
         await connection.accept({})
         session = None
         # A client that disconnects is no error.

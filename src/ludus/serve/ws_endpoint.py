@@ -1,6 +1,6 @@
 """The endpoint `/ws`: one session per connection, which a client can resume after a disconnect.
 
-`AsgiConnection` works on any ASGI server. `ludus serve` uses the faster connection of
+`AsgiWsConnection` works on any ASGI server. `ludus serve` uses the faster connection of
 `ludus.serve.ws_fast_path`.
 """
 
@@ -42,7 +42,7 @@ class Disconnected(Exception):
         self.clean = clean
 
 
-class Connection:
+class WsConnection:
     """What the client sent when it connected, and reading ahead while a message is handled."""
 
     def __init__(self, scope: Scope) -> None:
@@ -106,7 +106,7 @@ class Connection:
             self._read_ahead = None
 
 
-class AsgiConnection(Connection):
+class AsgiWsConnection(WsConnection):
     """A WebSocket connection of any ASGI server."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,11 +153,11 @@ class WsEndpoint:
         if (owner := self.proxy.find_scope_owner(scope)) is not None:
             await forward_websocket(owner, scope, receive, send)
             return
-        connection = AsgiConnection(scope, receive, send)
+        connection = AsgiWsConnection(scope, receive, send)
         await connection.accept(self.handshake_headers(connection))
         await self.serve(connection)
 
-    def handshake_headers(self, connection: Connection) -> dict[str, str]:
+    def handshake_headers(self, connection: WsConnection) -> dict[str, str]:
         """The headers of the reply to an upgrade: the session's id, and its number of requests."""
         if connection.session_id is None:
             connection.session_id = self._sessions.new_id()
@@ -171,7 +171,7 @@ class WsEndpoint:
             headers[REQUESTS_HEADER] = str(session.requests)
         return headers
 
-    async def serve(self, connection: Connection) -> None:
+    async def serve(self, connection: WsConnection) -> None:
         """Serve a connection until one side closes it."""
         try:
             session = await self._open_session(connection)
@@ -194,7 +194,7 @@ class WsEndpoint:
             await self._handle_disconnect(connection, session, clean=True)
             await connection.close()
 
-    async def _open_session(self, connection: Connection) -> ServedSession:
+    async def _open_session(self, connection: WsConnection) -> ServedSession:
         """Attach the connection to the session that it requests, or to a new one."""
         assert connection.session_id is not None
         if connection.has_session_id:
@@ -205,7 +205,7 @@ class WsEndpoint:
             session.owner, session.disconnected_at = connection, None
             if resumes:
                 self._sessions.metrics.count(RESUMED)
-            if isinstance(previous, Connection):
+            if isinstance(previous, WsConnection):
                 # The client has reconnected before its old connection was detected as dead.
                 previous.direct_handler = None
                 await previous.close(1012)
@@ -223,7 +223,7 @@ class WsEndpoint:
         session.owner, session.resumable = connection, connection.resumable
         return session
 
-    async def _serve_messages(self, connection: Connection, session: ServedSession) -> None:
+    async def _serve_messages(self, connection: WsConnection, session: ServedSession) -> None:
         """Reply to messages until the client closes the session; raises `Disconnected`."""
         if connection.replies_received is not None:
             # The reply may have been lost with the client's previous connection.
@@ -246,7 +246,7 @@ class WsEndpoint:
             connection.mark_answered()
 
     async def _handle_disconnect(
-        self, connection: Connection, session: ServedSession, *, clean: bool
+        self, connection: WsConnection, session: ServedSession, *, clean: bool
     ) -> None:
         """Destroy the session, or keep it for a client that can resume it."""
         connection.direct_handler = None

@@ -32,7 +32,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ludus.serve.access import FROM_WORKER_KEY, AccessPolicy
-from ludus.serve.ws_endpoint import Connection, Disconnected, WsEndpoint
+from ludus.serve.ws_endpoint import Disconnected, WsConnection, WsEndpoint
 
 _TEXT = WSMsgType.TEXT
 _MAX_QUEUED_MESSAGES = 64
@@ -91,7 +91,7 @@ class UpgradingProtocol(HttpToolsProtocol):
             super().handle_websocket_upgrade()
             return
         self.connections.discard(self)
-        connection, config = FastConnection(scope, endpoint, self.connections), endpoint.config
+        connection, config = FastWsConnection(scope, endpoint, self.connections), endpoint.config
         # Its arguments have no names.
         protocol = WSProtocol(
             *(None, None, False, connection.upgrade, _log, True, None, True),
@@ -103,11 +103,11 @@ class UpgradingProtocol(HttpToolsProtocol):
         self.transport.set_protocol(protocol)
 
 
-class FastConnection(WSListener, Connection):
+class FastWsConnection(WSListener, WsConnection):
     """A connection whose frames are parsed by picows."""
 
     def __init__(self, scope: Scope, endpoint: WsEndpoint, connections: set[Any]) -> None:
-        Connection.__init__(self, scope)
+        WsConnection.__init__(self, scope)
         self._endpoint = endpoint
         self._connections = connections
         self._incoming: asyncio.Queue[bytes | Disconnected] = asyncio.Queue()

@@ -18,7 +18,7 @@ from ludus.policy.triton_engine.cuda_graphs import end_failed_capture, gc_disabl
 from ludus.train.config import TrainConfig
 from ludus.train.data.batches import PackingCollator
 from ludus.train.distributed import Distributed
-from ludus.train.varlen_attention import kernel_works, supports_varlen, use_varlen_attention
+from ludus.train.varlen_attention import supports_varlen, use_varlen_attention, varlen_kernel_works
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ def _supports_varlen_training(trainer: TrainerMixin) -> bool:
     half = args.bf16 or args.fp16
     if args.device.type != "cuda" or not half or not supports_varlen(model):
         return False
-    return kernel_works(model, torch.bfloat16 if args.bf16 else torch.float16)
+    return varlen_kernel_works(model, torch.bfloat16 if args.bf16 else torch.float16)
 
 
 def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:

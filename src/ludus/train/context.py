@@ -17,7 +17,7 @@ from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fall
 from ludus.policy.device import device_names
 from ludus.policy.hf_loading import suppress_hf_logging
 from ludus.policy.load import load_tokenizer_from
-from ludus.policy.model_ref import ModelKind, ModelRef, fingerprint, resolve_model
+from ludus.policy.model_ref import ModelKind, ModelRef, fingerprint_model, resolve_model
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train.config import BaseTrainConfig, Method, TrainConfig
 from ludus.train.data.loading import TrainingData
@@ -72,7 +72,7 @@ class TrainContext(ABC):
             "kind": self.method,
             "command": self.command,
             "model": self.model_ref.name,
-            "weights": fingerprint(self.model_ref.name),
+            "weights": fingerprint_model(self.model_ref.name),
             "base": self.model_ref.name if self.model_ref.kind is ModelKind.HUB else None,
             **trained_on,
             "accepts_images": self.vision is not None,
@@ -111,12 +111,12 @@ class OfflineContext(TrainContext):
         plot_loss(log, file, title=title)
 
 
-def build_context(
+def build_offline_context(
     method: Method, data: TrainingData, model: str, out: Path, config: TrainConfig, *,
     command: str | None, progress: TrainProgress,
 ) -> OfflineContext:  # fmt: skip
     """Resolve the model and build TRL's config; the first place where both are checked."""
-    model_ref, tokenizer = load_tokenizer(model, out, progress)
+    model_ref, tokenizer = load_training_tokenizer(model, out, progress)
     # Whether the rows need tools that the template cannot show is checked on the rows.
     chat_format = find_chat_format_with_fallback(
         tokenizer, chat_template_kwargs=config.chat_template_kwargs
@@ -131,7 +131,7 @@ def build_context(
     )  # fmt: skip
 
 
-def load_tokenizer(
+def load_training_tokenizer(
     model: str, out: Path, progress: TrainProgress
 ) -> tuple[ModelRef, PreTrainedTokenizerBase]:
     """Find the model, which must not lie in the output folder, and load its tokenizer."""

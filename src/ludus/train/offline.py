@@ -15,9 +15,9 @@ from ludus.rollout.progress import PhaseProgress
 from ludus.train.acceleration import accelerate, skip_unlabelled_logits
 from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig, with_defaults
-from ludus.train.context import OfflineContext, build_context, training_process
+from ludus.train.context import OfflineContext, build_offline_context, training_process
 from ludus.train.data.loading import open_data
-from ludus.train.data.prepared_data import PreparedRows, prepare
+from ludus.train.data.prepared_data import PreparedRows, prepare_data
 from ludus.train.data.rows import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
 from ludus.train.output.finalize import finalize, finished_result
@@ -105,7 +105,7 @@ def _train(
     require_transformers("Training", "trl", "datasets", "accelerate", "matplotlib.figure", *extra)
 
     with training_process(out):
-        context = build_context(
+        context = build_offline_context(
             method, training_data, model, out, config, command=command, progress=progress
         )
         with lock_folder(out, context.distributed):
@@ -172,7 +172,7 @@ def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
     model = load_trainable_model(context.model_ref)
     if context.distributed.is_main:
         positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        prepared = prepare(
+        prepared = prepare_data(
             tokenized, data, context.method, context.config,
             context_length=positions if isinstance(positions, int) and positions > 0 else None,
             folder=context.tokens_dir, image_token=vision.image_token_id if vision else None,

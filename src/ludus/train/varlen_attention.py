@@ -39,7 +39,7 @@ def supports_varlen(model: PreTrainedModel) -> bool:
     )
 
 
-def kernel_works(model: PreTrainedModel, dtype: torch.dtype) -> bool:
+def varlen_kernel_works(model: PreTrainedModel, dtype: torch.dtype) -> bool:
     """Run the kernel forward and backward on a few tokens.
 
     PyTorch versions and GPUs differ in the head sizes that they support.

@@ -18,7 +18,7 @@ from ludus.data.files import lock_dir
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.errors import ConfigError
 from ludus.policy.device import release_gpu_memory
-from ludus.policy.model_ref import check_model, fingerprint, resolve_model
+from ludus.policy.model_ref import check_model, fingerprint_model, resolve_model
 from ludus.rollout.collect import CollectResult, collect
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.episode_run import EpisodeRun
@@ -46,7 +46,7 @@ class Stopped(Exception):
         self.reason = reason
 
 
-class RoundProgress:
+class TutorProgress:
     """A training's progress, with the round in every phase.
 
     Called with the events of `collect`, it shows episodes as a phase, and stops when the training
@@ -152,7 +152,7 @@ def tutor(
     settings = {
         "environment": str(environments),
         "model": model,
-        "weights": fingerprint(model),
+        "weights": fingerprint_model(model),
         **config.as_json(),
     }
     with lock_dir(out):
@@ -162,7 +162,7 @@ def tutor(
         try:
             while len(log.rounds) < config.rounds:
                 number = len(log.rounds) + 1
-                shown = RoundProgress(progress, number, config.rounds)
+                shown = TutorProgress(progress, number, config.rounds)
                 metrics = _run_round(environments, model, log, number, config, command, shown)
                 log.add(metrics, keep=config.keep == "last" or log.is_best(metrics))
                 progress.say(str(metrics))
@@ -178,7 +178,7 @@ def _run_round(
     number: int,
     config: TutorConfig,
     command: str | None,
-    progress: RoundProgress,
+    progress: TutorProgress,
 ) -> RoundMetrics:
     """Play, curate, train and evaluate; every stage resumes what was interrupted."""
     started = time.monotonic()

@@ -208,7 +208,7 @@ def view(
         bind_socket(HOST, port) as bound,
         Library(folders, name_flags=name_flags) as library,
     ):
-        server = build_server(library, bound, on_ready)
+        server = build_viewer_server(library, bound, on_ready)
         server.run(sockets=[bound])
     if server.force_exit:
         signal.raise_signal(signal.SIGINT)
@@ -228,7 +228,7 @@ class ViewServer(InterruptibleServer):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def build_server(
+def build_viewer_server(
     library: Library, bound: socket.socket, on_ready: Callable[[str], None]
 ) -> ViewServer:
     """The viewer's server, with a new token."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic_core import from_json
 
-from ludus.curation.catalog import LineIndex
+from ludus.curation.catalog import CatalogLines
 from ludus.data.json_files import numbered_lines
 from ludus.data.locked_database import ParquetRows
 from ludus.data.messages import prompt_text
@@ -87,7 +87,7 @@ class JsonlRows:
     """The rows of a JSONL file; it is indexed when it is opened."""
 
     def __init__(self, file: Path) -> None:
-        self._lines = LineIndex([file])
+        self._lines = CatalogLines([file])
 
     def __enter__(self) -> Self:
         self._lines.count_lines(0)

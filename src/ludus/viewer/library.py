@@ -11,7 +11,7 @@ from typing import Self
 
 from ludus.data.json_files import object_field
 from ludus.data.run_folder import walk_run_folders
-from ludus.data.stage_output import StageOutput, find_output
+from ludus.data.stage_output import StageOutput, find_stage_output
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import read_log, summarize_training
 from ludus.errors import NameFlags, RunError, similar_path_hint
@@ -129,7 +129,7 @@ def find_entries(folders: Sequence[Path]) -> dict[str, StageOutput]:
     entries: dict[Path, StageOutput] = {}
     for folder in folders:
         for path in [folder] if folder.is_file() else walk_run_folders(folder, _MAX_DEPTH):
-            if (found := find_output(path)) is not None:
+            if (found := find_stage_output(path)) is not None:
                 entries.setdefault(path.resolve(), found)
     shown = {entry.shown_path: entry for entry in entries.values()}
     return dict(sorted(shown.items()))

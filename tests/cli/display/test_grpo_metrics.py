@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ludus.cli.display import status
 from ludus.cli.display import train_display as train_display_module
-from ludus.cli.display.train_display import TrainMetrics, training_progress
+from ludus.cli.display.train_display import MetricsDisplay, training_progress
 from ludus.data.training_log import first_and_last_means, sparkline
 
 LINE = {
@@ -30,7 +30,7 @@ MIXED = {
 }
 
 
-def row_texts(metrics: TrainMetrics) -> dict[str, str]:
+def row_texts(metrics: MetricsDisplay) -> dict[str, str]:
     return dict(metrics.rows())
 
 
@@ -38,8 +38,8 @@ def numbers(text: str) -> list[str]:
     return re.findall(r"\d[\d.]*(?:e-\d+)?%?", text)
 
 
-def metrics_after(*lines: Mapping[str, Any]) -> TrainMetrics:
-    metrics = TrainMetrics(100)
+def metrics_after(*lines: Mapping[str, Any]) -> MetricsDisplay:
+    metrics = MetricsDisplay(100)
     for number, line in enumerate(lines, 1):
         metrics.add({**LINE, "step": number, **line})
     return metrics
@@ -75,7 +75,7 @@ def test_the_reward_change_compares_first_and_last_means() -> None:
 
 
 def test_missing_metrics_are_left_out() -> None:
-    metrics = TrainMetrics(10)
+    metrics = MetricsDisplay(10)
     assert metrics.rows() == [] and metrics.log_texts() == []
     metrics.add({"step": 1, "zero_variance": 1.0, "unscored": 1.0})
     assert row_texts(metrics) == {"groups": "zero variance 100%  unscored 100%"}

@@ -18,7 +18,7 @@ from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
 from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_pairs, write_rows
 from ludus.cli.display import status
 from ludus.cli.display.formatting import format_estimate
-from ludus.cli.display.status import JsonStatus, LiveStatus, LogStatus, PhaseView
+from ludus.cli.display.status import JsonStatus, LiveStatus, LogStatus, PhaseStatus
 from ludus.cli.main import run
 from ludus.rollout.progress import PhaseProgress
 
@@ -176,7 +176,7 @@ def test_with_json_nothing_else_is_printed(
 def test_json_events_have_the_counts_of_a_phase(capfd: pytest.CaptureFixture[str]) -> None:
     progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
     with JsonStatus(interval_s=3600) as shown:
-        shown.show(PhaseView(progress))
+        shown.show(PhaseStatus(progress))
         for _ in range(3):
             progress.advance(2, tokens=10)
             shown.refresh()
@@ -192,7 +192,7 @@ def test_json_events_have_the_counts_of_a_phase(capfd: pytest.CaptureFixture[str
 def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFixture[str]) -> None:
     progress = PhaseProgress("Measuring", 8, "rows", token_count=0, in_log=True)
     with LogStatus(interval_s=3600) as shown:
-        shown.show(PhaseView(progress))
+        shown.show(PhaseStatus(progress))
         for _ in range(3):
             progress.advance(2, tokens=10)
             shown.refresh()
@@ -203,7 +203,7 @@ def test_a_log_file_gets_one_progress_line_per_interval(capfd: pytest.CaptureFix
 
 def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
     with LogStatus(interval_s=0) as shown:
-        shown.show(PhaseView(PhaseProgress("Loading a model", in_log=True)))
+        shown.show(PhaseStatus(PhaseProgress("Loading a model", in_log=True)))
         for _ in range(3):
             shown.refresh()
     assert capfd.readouterr().err == "Loading a model\n"
@@ -212,9 +212,9 @@ def test_an_unchanged_line_is_not_repeated(capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.usefixtures("every_view")
 def test_a_printed_line_stays_above_the_display() -> None:
     with stderr_on_a_terminal() as drawn, LiveStatus() as shown:
-        shown.show(PhaseView(PhaseProgress("Loading")))
+        shown.show(PhaseStatus(PhaseProgress("Loading")))
         shown.notify("A disk is full.")
-        shown.show(PhaseView(PhaseProgress("Playing")))
+        shown.show(PhaseStatus(PhaseProgress("Playing")))
     *seen, last = screens(drawn.decode())
     assert [*filter(None, last)] == ["A disk is full."]
     assert any(screen[0] == last[0] and "Playing" in screen[-1] for screen in seen)

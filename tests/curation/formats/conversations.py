@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ludus.curation.formats.base import build_episode
-from ludus.data.episode import Episode, Fault, StopReason, Timing, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Timing, Usage
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Text
 from ludus.data.tool_schema import ToolSpec
 
@@ -69,7 +69,7 @@ def episodes(draw: st.DrawFn) -> Episode:
         rewards=draw(st.dictionaries(_words, _numbers, max_size=2)),
         done=draw(st.booleans()),
         stop_reason=draw(st.sampled_from([None, *StopReason])),
-        error=draw(st.none() | st.just(Fault(kind="Lost", where="model", message="gone"))),
+        error=draw(st.none() | st.just(EpisodeFault(kind="Lost", where="model", message="gone"))),
         usage=Usage(prompt_tokens=draw(st.integers(0, 9)), completion_tokens=3, cost=0.5),
     )
     reward = None if episode.broken else episode.reward

@@ -11,7 +11,7 @@ import pytest
 from curation.formats.message_lines import ASKED, SAID, one, read
 from ludus.curation.formats.base import UnreadableRecord
 from ludus.curation.formats.messages import read_messages
-from ludus.curation.formats.run_import import FORMATS, find_files
+from ludus.curation.formats.run_import import FORMATS, find_import_files
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import ImagePart, Text
 from ludus.errors import RunError
@@ -196,13 +196,13 @@ def test_a_line_that_is_not_json_does_not_affect_others(tmp_path: Path) -> None:
 def test_all_jsonl_files_of_a_folder_are_read(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "notes.txt"):
         (tmp_path / name).touch()
-    assert [file.name for file in find_files(FORMATS["messages"], tmp_path)] == [
+    assert [file.name for file in find_import_files(FORMATS["messages"], tmp_path)] == [
         "a.jsonl",
         "b.jsonl",
     ]
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"\.jsonl"):
-        find_files(FORMATS["messages"], tmp_path / "empty")
+        find_import_files(FORMATS["messages"], tmp_path / "empty")
 
 
 def test_results_of_verifiers_are_read() -> None:

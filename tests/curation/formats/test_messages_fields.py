@@ -13,7 +13,7 @@ from curation.formats.message_lines import ASKED, SAID, one, read
 from ludus.curation.formats.base import build_episode
 from ludus.curation.formats.messages import read_messages
 from ludus.curation.training_rows import sft_rows
-from ludus.data.episode import Episode, Fault, StopReason
+from ludus.data.episode import Episode, EpisodeFault, StopReason
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
 from ludus.rollout import CollectConfig
@@ -118,7 +118,7 @@ def test_a_row_with_an_error_is_broken_and_unscored(
 ) -> None:
     broken = one(tmp_path, messages=[ASKED], reward=0, error=error)
     assert (broken.stop_reason, broken.reward, broken.done) == (StopReason.BROKEN, None, False)
-    assert broken.error == Fault(kind=kind, where=where, message=message)
+    assert broken.error == EpisodeFault(kind=kind, where=where, message=message)
 
 
 @pytest.mark.parametrize("error", [None, "", {}, False])

@@ -18,7 +18,7 @@ from curation.formats.gym_lines import (
     user,
     write_lines,
 )
-from ludus.curation.formats.run_import import FORMATS, find_files
+from ludus.curation.formats.run_import import FORMATS, find_import_files
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import RunError
 
@@ -181,10 +181,10 @@ def test_rollouts_are_found_in_folders(tmp_path: Path) -> None:
     write_lines(tmp_path / "r_agent_metrics.json", {"mean/reward": 1.0})
     write_lines(tmp_path / "r_materialized_inputs.jsonl", {**given, "_ng_task_index": 0})
     write_lines(tmp_path / "rollout_verdicts.jsonl", {"_ng_task_index": 0, "verdict": "ok"})
-    assert find_files(FORMATS["nemo-gym"], tmp_path) == rollouts
-    assert find_files(FORMATS["nemo-gym"], given_file) == [given_file]
+    assert find_import_files(FORMATS["nemo-gym"], tmp_path) == rollouts
+    assert find_import_files(FORMATS["nemo-gym"], given_file) == [given_file]
 
 
 def test_a_folder_without_rollouts_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="jsonl"):
-        find_files(FORMATS["nemo-gym"], tmp_path)
+        find_import_files(FORMATS["nemo-gym"], tmp_path)

@@ -23,7 +23,7 @@ from curation.formats.gym_lines import (
     user,
 )
 from ludus.curation.formats.base import build_episode
-from ludus.curation.formats.nemo_gym import RolloutNumbers, build_input, build_rollout
+from ludus.curation.formats.nemo_gym import RolloutNumbers, build_gym_input, build_gym_rollout
 from ludus.data.episode import Episode
 from ludus.data.messages import Call, Function, Message
 from ludus.data.tool_schema import JsonObject
@@ -36,7 +36,7 @@ def call(identity: str) -> Call:
 def again(one: Episode) -> Episode:
     """Through a file of Gym's, and back."""
     with TemporaryDirectory() as folder:
-        return import_rollout(Path(folder), build_rollout(one))
+        return import_rollout(Path(folder), build_gym_rollout(one))
 
 
 @settings(deadline=None)
@@ -48,7 +48,7 @@ def test_episodes_round_trip(one: Episode) -> None:
 @settings(deadline=None)
 @given(episodes())
 def test_fields_that_gym_has_do_not_need_the_extra_key(one: Episode) -> None:
-    line = build_rollout(one)
+    line = build_gym_rollout(one)
     del line["ludus"]
     with TemporaryDirectory() as folder:
         episode = import_rollout(Path(folder), line)
@@ -109,7 +109,7 @@ def _gym() -> list[JsonObject]:
 @pytest.mark.parametrize("line", _gym())
 def test_rollouts_of_gym_round_trip(tmp_path: Path, line: JsonObject) -> None:
     first = import_rollout(tmp_path, line)
-    assert import_rollout(tmp_path, build_rollout(first)) == first
+    assert import_rollout(tmp_path, build_gym_rollout(first)) == first
 
 
 def test_a_rollout_has_the_format_of_gym() -> None:
@@ -123,7 +123,7 @@ def test_a_rollout_has_the_format_of_gym() -> None:
     one = build_episode(
         environment="e", messages=messages, tools=(tool,), reward=0.5, task={"w": 1}
     )
-    line = build_rollout(one)
+    line = build_gym_rollout(one)
     asked = line["responses_create_params"]
     assert asked["input"] == [{"role": "user", "content": "Owl?", "type": "message"}]
     assert asked["tools"] == [{**nested, "type": "function", "strict": None}]
@@ -144,7 +144,7 @@ def test_rollouts_are_numbered_by_task_and_attempt(tmp_path: Path) -> None:
     other = own.model_copy(update={"group_id": "of another data set"})
     numbers = RolloutNumbers()
     lines = [
-        build_rollout(each, numbers)
+        build_gym_rollout(each, numbers)
         for each in (tasks[0], own, tasks[1], tasks[0], own, other, tasks[2])
     ]
     assert [(line["_ng_task_index"], line["_ng_rollout_index"]) for line in lines] == [
@@ -185,7 +185,7 @@ def test_inputs_have_the_numbers_of_their_rollouts(tmp_path: Path) -> None:
 
 
 def test_an_unscored_attempt_is_masked() -> None:
-    line = build_rollout(build_episode(environment="e", messages=(), reward=None))
+    line = build_gym_rollout(build_episode(environment="e", messages=(), reward=None))
     assert (line["reward"], line["mask_sample"]) == (0.0, True)
 
 
@@ -193,7 +193,7 @@ def test_an_input_has_only_prompt_and_task(tmp_path: Path) -> None:
     extra = {"extra_body": '{"seed": 3}', "audio_url": "data:audio/wav;base64,AA=="}
     asked = {"tools": [TOOL], "temperature": 0.6, "metadata": extra}
     line = rollout([system("s"), user("u")], [message_item("x")], asked=asked, expected_answer="y")
-    input_line = build_input(import_rollout(tmp_path, line))
+    input_line = build_gym_input(import_rollout(tmp_path, line))
     assert input_line == {
         "responses_create_params": {
             "input": [system("s"), user("u")],

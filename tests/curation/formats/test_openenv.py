@@ -11,13 +11,13 @@ import pytest
 from curation.formats.openenv_records import collect_with_openenv
 from ludus.curation.formats.base import UnreadableRecord
 from ludus.curation.formats.openenv import read_openenv
-from ludus.curation.formats.run_import import FORMATS, find_files
+from ludus.curation.formats.run_import import FORMATS, find_import_files
 from ludus.data.episode import Episode, StopReason
 from ludus.errors import RunError
 
 
 def read(folder: Path) -> list[Episode]:
-    (file,) = find_files(FORMATS["openenv"], folder)
+    (file,) = find_import_files(FORMATS["openenv"], folder)
     records = list(read_openenv(file))
     assert not [problem for problem in records if isinstance(problem, UnreadableRecord)]
     return [one for one in records if isinstance(one, Episode)]
@@ -81,10 +81,10 @@ def test_other_files_are_not_read(tmp_path: Path) -> None:
     collect_with_openenv(tmp_path, [None])
     backup = tmp_path / "results.20260101T000000Z.bak.jsonl"
     backup.write_text(line())
-    assert find_files(FORMATS["openenv"], tmp_path) == [tmp_path / "results.jsonl"]
-    assert find_files(FORMATS["openenv"], backup) == [backup]
+    assert find_import_files(FORMATS["openenv"], tmp_path) == [tmp_path / "results.jsonl"]
+    assert find_import_files(FORMATS["openenv"], backup) == [backup]
 
 
 def test_a_folder_without_results_raises(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"results\.jsonl"):
-        find_files(FORMATS["openenv"], tmp_path)
+        find_import_files(FORMATS["openenv"], tmp_path)

@@ -14,8 +14,8 @@ from openenv.core.harness.collect import EpisodeRecord, RolloutSerializer
 from curation.formats.conversations import TIMING, episodes
 from curation.formats.openenv_records import collect_with_openenv
 from ludus.curation.formats.base import UnreadableRecord, build_episode
-from ludus.curation.formats.openenv import build_record, read_openenv
-from ludus.data.episode import Episode, Fault
+from ludus.curation.formats.openenv import build_openenv_record, read_openenv
+from ludus.data.episode import Episode, EpisodeFault
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message
 from ludus.rollout import CollectConfig
@@ -24,7 +24,9 @@ from ludus.rollout.collect import collect
 
 def written(folder: Path, episodes: Iterable[Episode]) -> Path:
     file = folder / "results.jsonl"
-    file.write_text("".join(json.dumps(build_record(episode)) + "\n" for episode in episodes))
+    file.write_text(
+        "".join(json.dumps(build_openenv_record(episode)) + "\n" for episode in episodes)
+    )
     return file
 
 
@@ -44,7 +46,7 @@ def odd() -> list[Episode]:
     bad = Call(id="2", function=Function(name="a", arguments='["n'))
     messages = Message(role="assistant", tool_calls=(call, bad))
     answers = [Message(role="tool", content=text, tool_call_id=text) for text in "12"]
-    fault = Fault(kind="SessionLost", where="environment", message="gone")
+    fault = EpisodeFault(kind="SessionLost", where="environment", message="gone")
     plain = build_episode(
         environment="e", messages=(messages, *answers), reward=1.0, episode_id="p"
     )
@@ -93,7 +95,7 @@ def test_messages_begin_with_the_user_and_the_system_prompt_round_trips() -> Non
     late = Message(role="system", content="Hurry.")
     messages = (system, system, asked, late, Message(role="assistant", content="A bird."))
     one = build_episode(environment="e", messages=messages, reward=1.0)
-    assert [message["content"] for message in build_record(one)["messages"]] == [
+    assert [message["content"] for message in build_openenv_record(one)["messages"]] == [
         "Owl?",
         "Hurry.",
         "A bird.",

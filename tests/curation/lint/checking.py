@@ -12,7 +12,7 @@ from tiny_tokenizers import of_family
 
 from ludus.curation.lint.report import SourceLocation
 from ludus.curation.lint.row_checks import check_row
-from ludus.curation.lint.runner import parse_row
+from ludus.curation.lint.runner import parse_lint_row
 from ludus.curation.lint.student import Student
 from ludus.curation.lint.template_checks import check_row_with_template
 
@@ -31,7 +31,7 @@ def pair(chosen: list[Any], rejected: list[Any]) -> dict[str, Any]:
 
 def check_contents(row: dict[str, Any]) -> dict[str, str]:
     """Run the checks that need no student: level by check."""
-    return {each.check: each.level for each in check_row(parse_row(row, LOCATION))}
+    return {each.check: each.level for each in check_row(parse_lint_row(row, LOCATION))}
 
 
 def check_under(
@@ -39,7 +39,7 @@ def check_under(
 ) -> dict[str, str]:
     """Run the checks under a student's template: level by check."""
     student = Student(family, of_family(family)) if isinstance(family, str) else family
-    parsed = parse_row(row, LOCATION)
+    parsed = parse_lint_row(row, LOCATION)
     _, problems = check_row_with_template(parsed, student, max_length=max_length)
     return {each.check: each.level for each in problems}
 

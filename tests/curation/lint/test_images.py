@@ -11,7 +11,7 @@ from policy.vision.image_env import picture, untaught
 
 from curation.lint.checking import check_under
 from ludus.curation.lint.report import SourceLocation
-from ludus.curation.lint.runner import parse_row
+from ludus.curation.lint.runner import parse_lint_row
 from ludus.curation.lint.student import Student
 from ludus.policy.load import Policy
 
@@ -40,7 +40,7 @@ def student_with_vision(policy: Policy) -> Student:
 
 
 def length(policy: Policy, columns: dict[str, Any]) -> int:
-    row = parse_row(columns, SourceLocation(Path("rows.jsonl"), 1))
+    row = parse_lint_row(columns, SourceLocation(Path("rows.jsonl"), 1))
     (rendered,) = student_with_vision(policy).render_row(row)
     assert len(rendered.ids) == len(rendered.mask) == len(rendered.starts)
     return len(rendered.ids)
@@ -58,7 +58,7 @@ def test_image_tokens_count_towards_the_length(policy: Policy) -> None:
 
 
 def test_image_tokens_have_no_loss(policy: Policy) -> None:
-    row = parse_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
+    row = parse_lint_row(talk(LOOK, image(16, 32)), SourceLocation(Path("rows.jsonl"), 1))
     (rendered,) = student_with_vision(policy).render_row(row)
     trained = "".join(piece.text for piece in rendered.text_spans() if piece.has_loss)
     assert "Done." in trained and "image" not in trained

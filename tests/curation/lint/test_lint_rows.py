@@ -8,7 +8,7 @@ import pytest
 from policy.conversations import said
 
 from curation.lint.checking import ASK, LOCATION
-from ludus.curation.lint.runner import parse_row
+from ludus.curation.lint.runner import parse_lint_row
 from ludus.data.training_row import InvalidRow
 from ludus.errors import RunError
 
@@ -27,13 +27,13 @@ from ludus.errors import RunError
 )
 def test_a_malformed_row_names_the_column(columns: dict[str, Any], column: str) -> None:
     with pytest.raises(InvalidRow, match=column):
-        parse_row(columns, LOCATION)
+        parse_lint_row(columns, LOCATION)
 
 
 def test_a_row_without_training_columns_raises() -> None:
     with pytest.raises(RunError, match=r"train.jsonl:1"):
-        parse_row({"text": "hi"}, LOCATION)
+        parse_lint_row({"text": "hi"}, LOCATION)
 
 
 def test_tools_may_be_a_json_string() -> None:
-    assert parse_row({"messages": [ASK], "tools": "[]"}, LOCATION).tools == []
+    assert parse_lint_row({"messages": [ASK], "tools": "[]"}, LOCATION).tools == []

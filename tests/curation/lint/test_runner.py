@@ -11,7 +11,7 @@ from tiny_tokenizers import of_family
 
 from curation.lint.checking import write_rows
 from ludus.curation.lint.report import MAX_EXAMPLES, LintReport
-from ludus.curation.lint.runner import find_data_files, lint_files, sample_rows
+from ludus.curation.lint.runner import find_lint_files, lint_files, sample_rows
 from ludus.curation.lint.student import Student
 from ludus.errors import RunError
 
@@ -26,7 +26,7 @@ def distinct_rows(count: int) -> list[dict[str, Any]]:
 
 def lint(path: Path, student: str | None = None, **how: Any) -> LintReport:
     known = Student(student, of_family(student)) if student else None
-    return lint_files(find_data_files(path), known, **how)
+    return lint_files(find_lint_files(path), known, **how)
 
 
 def test_samples_are_stratified_and_repeatable() -> None:

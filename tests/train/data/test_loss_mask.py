@@ -17,7 +17,7 @@ from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig
 from ludus.train.data.batches import check_loss_mask
 from ludus.train.data.loading import open_data
-from ludus.train.data.prepared_data import PreparedRows, prepare
+from ludus.train.data.prepared_data import PreparedRows, prepare_data
 from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
 from ludus.train.distributed import Distributed
 from ludus.train.progress import NoProgress
@@ -43,7 +43,7 @@ def build(folder: Path, tokenizer: Any, method: Method, config: TrainConfig) -> 
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, method)
     tokens = folder / "tokens"
     tokenized = tokenize_splits(data, row_tokenizer, tokens)
-    prepared = prepare(tokenized, data, method, config, context_length=2048, folder=tokens)
+    prepared = prepare_data(tokenized, data, method, config, context_length=2048, folder=tokens)
     trl_config = build_trl_config(method, config, folder)
     set_data_dependent_fields(
         trl_config, config, learning_rate=1e-4, max_length=prepared.max_length, steps=3,

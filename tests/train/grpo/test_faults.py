@@ -12,7 +12,7 @@ import pytest
 from world import serving
 
 from ludus import Episode, grpo
-from ludus.data.episode import Fault, StopReason
+from ludus.data.episode import EpisodeFault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError, TrainingDiverged
 from ludus.rollout.config import RolloutConfig
 from ludus.train.grpo import grpo_config, rollout_worker
@@ -174,13 +174,13 @@ def test_an_unknown_environment_leaves_no_output_folder(model: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def build_episode(task: str, fault: Fault | None) -> Episode:
+def build_episode(task: str, fault: EpisodeFault | None) -> Episode:
     reason = StopReason.DONE if fault is None else StopReason.BROKEN
     return Episode(episode_id=task, stop_reason=reason, environment="e", group_id=task, error=fault)
 
 
 def test_consecutive_steps_without_playable_episodes_end_the_run() -> None:
-    too_long = Fault(kind="RequestRefused", where="model", message="Too long.")
+    too_long = EpisodeFault(kind="RequestRefused", where="model", message="Too long.")
     failed = [build_episode(task, too_long) for task in "ab"]
     rollouts = GroupRollouts(*[cast(Any, None)] * 6)
     with pytest.raises(RunError, match=r"2 episodes .*Too long"):

@@ -42,8 +42,8 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "report": ("view", "Write one page to share."),
     },
 }
-"""By section of the help: the module of a command, and what it does in one line. The function has
-the command's words or its last one as its name: `push_env`, `sft`, `serve_model`, `eval_`."""
+"""By section of the help: the module of a command, and what it does in one line. The function is
+named for the command's words or the last one: `push_env_command`, `sft_command`."""
 
 GROUPS: Mapping[str, str] = {
     "train": "Train a model: SFT, DPO, GRPO, or rounds with a tutor.",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @command
-def collect(
+def collect_command(
     env: common.Env,
     *,
     agent: Annotated[
@@ -114,7 +114,7 @@ def collect(
             display.on_checked = push_to_hub.create
         result = display.run(play(display), is_human=is_human)
     if not as_json:
-        print_result(result, errors)
+        print_collect_result(result, errors)
     fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
     fields["environment_faults"] = list(errors)
     if push_to_hub is not None and result.stop_reason not in EXIT_CODES:
@@ -132,7 +132,7 @@ def collect(
     exit_if_signalled(result.stop_reason)
 
 
-def print_result(result: CollectResult, errors: Sequence[str]) -> None:
+def print_collect_result(result: CollectResult, errors: Sequence[str]) -> None:
     """Print counts, reward, tokens and stop reasons; `errors` are the environment's exceptions."""
     summary, usage = result.summary, result.summary["usage"]
     reward, tokens = format_reward(summary, label="95 % interval "), ""

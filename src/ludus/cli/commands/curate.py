@@ -25,7 +25,7 @@ _LOSS_OPEN, _LOSS_CLOSE = "⟦", "⟧"
 
 
 @command
-def curate(
+def curate_command(
     runs: Annotated[
         list[str],
         Option(metavar="RUN"),
@@ -101,7 +101,7 @@ def print_curate_report(out: Path, report: CurateReport) -> None:
 
 
 @command
-def lint(
+def lint_command(
     data: Annotated[Path, Option(parse=expand_path), "Folder of `ludus curate`, or a JSONL file."],
     *,
     student: Annotated[
@@ -126,9 +126,9 @@ def lint(
     Example: ludus lint data/wordle --student Qwen/Qwen3-0.6B
     """
     from ludus.cli.display.status import status_callback
-    from ludus.curation.lint.runner import find_data_files, lint_files
+    from ludus.curation.lint.runner import find_lint_files, lint_files
 
-    files = find_data_files(data)  # Before a student is loaded, which takes seconds.
+    files = find_lint_files(data)  # Before a student is loaded, which takes seconds.
     model = None
     if student is not None:
         from ludus.curation.lint.student import Student

@@ -33,7 +33,7 @@ _NUMBERS = ("length", "turns", "entropy", "grad_norm")
 
 
 @command
-def diagnose(
+def diagnose_command(
     run: Annotated[Path, Option(parse=expand_path), "Folder of a `ludus train grpo`."],
     *,
     as_json: common.JsonObject = False,

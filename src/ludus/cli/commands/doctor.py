@@ -58,7 +58,7 @@ class Finding:
 
 
 @command
-def doctor(*, as_json: common.JsonObject = False) -> None:
+def doctor_command(*, as_json: common.JsonObject = False) -> None:
     """Check the installation: packages, extras, GPU, programs, keys.
 
     Ends with exit code 1 if something that is needed is broken. Optional parts that are not
@@ -68,11 +68,11 @@ def doctor(*, as_json: common.JsonObject = False) -> None:
     """
     from rich.text import Text
 
-    from ludus.cli.display.status import PhaseView, terminal_status
+    from ludus.cli.display.status import PhaseStatus, terminal_status
     from ludus.rollout.progress import PhaseProgress
 
     with terminal_status() as status:
-        status.show(PhaseView(PhaseProgress("checking the installation")))
+        status.show(PhaseStatus(PhaseProgress("checking the installation")))
         findings = [
             Finding("Python", "ok", f"{platform.python_version()}, {sys.executable}"),
             Finding("Ludus", "ok", f"{version(DISTRIBUTION)}, {Path(__file__).parents[2]}"),
@@ -183,7 +183,7 @@ def check_torch(python: str = sys.executable) -> Iterator[Finding]:
 
 def check_programs() -> Iterator[Finding]:
     """For the doctor: programs outside Python, each with the environment that needs it."""
-    from ludus.client.container import find_engine
+    from ludus.client.container import find_container_engine
     from ludus.envs.browsergym.worker import find_chromium
 
     try:
@@ -194,7 +194,7 @@ def check_programs() -> Iterator[Finding]:
         yield Finding("Chromium", status, "needed by browsergym", str(error))
     yield _check_bubblewrap()
     try:
-        yield Finding("container engine", "ok", find_engine())
+        yield Finding("container engine", "ok", find_container_engine())
     except LudusError as error:
         yield Finding("container engine", "missing", "needed by docker:IMAGE", str(error))
 
@@ -221,11 +221,11 @@ def _check_bubblewrap() -> Finding:
 
 def check_accounts() -> Iterator[Finding]:
     """For the doctor: keys and logins; whether they are there, never what they are."""
-    from ludus.agents.api_keys import API_PROVIDERS, find_key
+    from ludus.agents.api_keys import API_PROVIDERS, find_api_key
 
     for provider in API_PROVIDERS:
         try:
-            key = find_key(provider)
+            key = find_api_key(provider)
         except LudusError as error:
             detail = f"needed by --agent {provider}:MODEL"
             yield Finding(f"{provider} key", "missing", detail, str(error))

@@ -23,7 +23,7 @@ from ludus.options import Option, expand_path
 
 
 @command
-def envs(
+def envs_command(
     name: Annotated[str | None, Option(), "Environment to describe, such as wordle."] = None,
 ) -> None:
     """List the installed environments, or describe one.
@@ -52,7 +52,7 @@ def envs(
 
 
 @command
-def play(
+def play_command(
     spec: common.Spec,
     *,
     seed: Annotated[int | None, Option(default="random"), "Seed of the task."] = None,
@@ -100,7 +100,7 @@ def play(
 
 
 @command
-def init(
+def init_command(
     name: Annotated[str, Option(), "Package name, such as find_number."],
     *,
     directory: Annotated[
@@ -165,7 +165,7 @@ _VERDICT_STYLES = {"pass": "green", "fail": "bold red", "skip": "dim"}
 
 
 @command
-def check(
+def check_command(
     spec: common.Spec,
     *,
     seeds: Annotated[int, Option(), "Number of seeds to test."] = 5,
@@ -182,7 +182,7 @@ def check(
     from rich.text import Text
 
     from ludus.check import run_checks
-    from ludus.cli.display.status import PhaseView, terminal_status
+    from ludus.cli.display.status import PhaseStatus, terminal_status
     from ludus.rollout.progress import PhaseProgress
 
     with common.record_environment_errors(debug=debug), terminal_status() as status:
@@ -192,7 +192,7 @@ def check(
                 seeds=seeds,
                 sessions=sessions,
                 token=token,
-                on_check=lambda name: status.show(PhaseView(PhaseProgress(name))),
+                on_check=lambda name: status.show(PhaseStatus(PhaseProgress(name))),
             )
         )
     if as_json:

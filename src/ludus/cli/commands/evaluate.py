@@ -18,7 +18,7 @@ EXIT_WORSE = 3
 
 
 @command
-def eval_(
+def eval_command(
     env: common.Env,
     *,
     candidates: Annotated[

@@ -22,7 +22,7 @@ class ImportFormat(StrEnum):
 
 
 @command
-def import_(
+def import_command(
     format: Annotated[
         ImportFormat,
         Option(metavar="FORMAT"),

@@ -60,7 +60,7 @@ class ContextOptions:
 
 
 @command
-def build(
+def build_command(
     spec: common.ServedSpec,
     *,
     context: ContextOptions,
@@ -71,14 +71,14 @@ def build(
 
     The image is built with Docker or Podman, if one is installed. Example: ludus build wordle
     """
-    from ludus.client.container import find_engine
+    from ludus.client.container import find_container_engine
     from ludus.publish.build_context import image_tag
 
     source, folder = context.write(spec)
     tag = tag or image_tag(source)
     print(f"Build context: {folder}")
     try:
-        engine = None if no_build else find_engine()
+        engine = None if no_build else find_container_engine()
     except ContainerFailed as error:
         print(str(error), file=sys.stderr)
         engine = None
@@ -95,7 +95,7 @@ def build(
 
 
 @command
-def push_env(
+def push_env_command(
     spec: common.ServedSpec,
     repo_id: Annotated[str, Option(metavar="USER/NAME"), "Space to upload to."],
     *,
@@ -117,7 +117,7 @@ def push_env(
 
 
 @command
-def push_dataset(
+def push_dataset_command(
     source: Annotated[
         str,
         Option(metavar="RUN_OR_DATA"),
@@ -144,7 +144,7 @@ def push_dataset(
 
 
 @command
-def push_model(
+def push_model_command(
     model: Annotated[
         Path,
         Option(metavar="MODEL", parse=expand_path),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @command
-def run(
+def run_command(
     recipe: Annotated[
         str,
         Option(metavar="RECIPE"),
@@ -113,7 +113,7 @@ def run(
 
 
 @command
-def new(
+def new_command(
     recipe: Annotated[
         str | None,
         Option(metavar="RECIPE", default="list them"),

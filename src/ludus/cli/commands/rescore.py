@@ -28,7 +28,7 @@ _JUDGE_OPTIONS = ("llm_endpoint", "temperature", "extra", "prices", "device", "d
 
 
 @command
-def rescore(
+def rescore_command(
     run: Annotated[str, Option(metavar="RUN"), "Run: path, name or `last`. It is not changed."],
     *,
     config: RescoreConfig,
@@ -77,7 +77,7 @@ def rescore(
     from ludus.cli.display.run_display import progress
     from ludus.cli.display.status import format_event
     from ludus.policy.agent_factory import agent_from_config, parse_agent
-    from ludus.scoring.judge import Judge, default_cache_dir
+    from ludus.scoring.judge import Judge, judge_cache_dir
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
     criteria = DEFAULT_CRITERIA
@@ -94,7 +94,7 @@ def rescore(
             criteria,
             groups=judge_groups,
             max_tokens=max_tokens,
-            cache=default_cache_dir(),
+            cache=judge_cache_dir(),
             max_cost=max_cost,
         )
         config = replace(config, judge=judge_model)
@@ -118,11 +118,11 @@ def rescore(
         fields = {"folder": str(result.folder), "stopped": result.stop_reason, **result.summary}
         print(format_event("summary", fields))
     else:
-        print_result(result)
+        print_rescore_result(result)
     exit_if_signalled(result.stop_reason)
 
 
-def print_result(result: RescoreResult) -> None:
+def print_rescore_result(result: RescoreResult) -> None:
     """Print rewards before and after, the agreement, what the judge used, and the folder."""
 
     comparison = result.comparison

@@ -17,7 +17,7 @@ from ludus.options import Option, expand_path
 
 
 @command
-def runs(
+def runs_command(
     root: Annotated[Path, Option(parse=expand_path), "Folder that holds run folders."] = Path(
         "runs"
     ),
@@ -75,7 +75,7 @@ def runs(
 
 
 @command
-def show(
+def show_command(
     target: Annotated[
         list[str],
         Option(metavar="TARGET"),
@@ -106,7 +106,7 @@ def show(
     )
     from ludus.data.episode_reader import find_episode, holds_episodes
     from ludus.data.run_folder import find_runs
-    from ludus.data.stage_output import find_output
+    from ludus.data.stage_output import find_stage_output
 
     *names, last = target
     # The last word is the episode, unless it is the only one or a path.
@@ -118,7 +118,7 @@ def show(
         print(f"{len(paths)} paths given; showing the newest, {path}.", file=sys.stderr)
     file = path / "episodes.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
-        output = find_output(path)
+        output = find_stage_output(path)
         if output is not None and output.kind == "evaluation":
             if episode is not None:
                 runs = [str(path / one["label"]) for one in output.record["candidates"]]

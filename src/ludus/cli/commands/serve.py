@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @command
-def serve(
+def serve_command(
     spec: common.ServedSpec,
     *,
     config: ServeConfig,
@@ -25,7 +25,7 @@ def serve(
     Example: ludus serve reasoning_gym:chain_sum --port 8000
     """
     try:
-        from ludus.serve.server import serve as run
+        from ludus.serve.server import serve
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
     from rich.markup import escape
@@ -51,12 +51,12 @@ def serve(
         if environment.note:
             console(stderr=True).print(name_flags(environment.note), style="yellow", markup=False)
 
-    run(spec, config, on_ready=print_urls)
+    serve(spec, config, on_ready=print_urls)
     print_if_read("Stopped.")
 
 
 @command
-def serve_model(
+def serve_model_command(
     model: Annotated[str, Option(metavar="MODEL"), "Folder, Hub id or smollm2."],
     *,
     config: ModelServeConfig,
@@ -79,7 +79,7 @@ def serve_model(
     ludus serve-model smollm2 --record runs/my-agent
     """
     try:
-        from ludus.serve.model.model_server import serve_model as run
+        from ludus.serve.model.model_server import serve_model
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Serving") from error
     from rich.markup import escape
@@ -107,6 +107,6 @@ def serve_model(
             "Press Ctrl-C to stop; running requests finish first.",
         )
 
-    num_recorded = run(agent, config, on_ready=print_urls)
+    num_recorded = serve_model(agent, config, on_ready=print_urls)
     recorded = f" {num_recorded} episodes recorded in {config.record}." if config.record else ""
     print_if_read(f"Stopped.{recorded}")

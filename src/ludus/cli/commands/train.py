@@ -45,7 +45,7 @@ class TrainRun:
 
 
 @command(without=("beta",))
-def sft(
+def sft_command(
     data: Data,
     *,
     run: TrainRun,
@@ -68,7 +68,7 @@ def sft(
 
 
 @command(without=("compile",))
-def dpo(
+def dpo_command(
     data: Data,
     *,
     run: TrainRun,
@@ -92,7 +92,7 @@ def dpo(
 
 
 @command
-def grpo(
+def grpo_command(
     env: common.Env,
     *,
     run: TrainRun,
@@ -129,7 +129,7 @@ def grpo(
 
 
 @command(without=("beta",))
-def tutor(
+def tutor_command(
     env: common.Env,
     *,
     run: TrainRun,
@@ -180,7 +180,7 @@ def run_training(
     from ludus.cli.display.signals import EXIT_CODES
     from ludus.cli.display.status import format_event
     from ludus.cli.display.train_display import training_progress
-    from ludus.cli.display.train_summary import print_summary, training_fields
+    from ludus.cli.display.train_summary import print_training_summary, training_summary_fields
     from ludus.cli.hub_uploads import push_trained_model
     from ludus.publish.hub_upload import MODEL
     from ludus.tutoring import TutorResult
@@ -221,13 +221,13 @@ def run_training(
     stopped = result.stopped or display.stopping
     if is_rank_0:
         if result.stopped is None and not run.as_json:
-            print_summary(result, run.model, environment)
+            print_training_summary(result, run.model, environment)
         elif not run.as_json:
             where = f"at step {result.steps:,}"
             if isinstance(result, TutorResult):
                 where = f"in round {len(result.rounds) + 1}"
             print(f"Stopped {where}; {again} resumes there.")
-        fields = training_fields(result) if run.as_json else {}
+        fields = training_summary_fields(result) if run.as_json else {}
         if push is not None and stopped is None:
             url = push_trained_model(
                 result.folder, push.repo_id, private=push.private, retry_command=again

@@ -14,7 +14,7 @@ from ludus.options import Option, expand_path
 
 
 @command
-def view(
+def view_command(
     folders: Annotated[
         list[str] | None,
         Option(metavar="DIR", default="runs, evals, data and models"),
@@ -34,7 +34,7 @@ def view(
     Example: ludus view runs/wordle --open
     """
     try:
-        from ludus.viewer.app import view as run
+        from ludus.viewer.app import view
         from ludus.viewer.library import default_folders
     except ModuleNotFoundError as error:
         raise MissingExtra.of("serve", "Viewing") from error
@@ -47,7 +47,7 @@ def view(
             webbrowser.open(address)
 
     paths = [resolve_run_path(folder) for folder in folders or ()]
-    run(
+    view(
         paths or default_folders(),
         port=port,
         on_ready=print_address,
@@ -57,7 +57,7 @@ def view(
 
 
 @command
-def report(
+def report_command(
     sources: Annotated[
         list[str],
         Option(metavar="DIR"),
@@ -89,10 +89,10 @@ def report(
 
     ludus report runs/demo data/chain_sum models/chain_sum evals/chain_sum -o loop.html
     """
-    from ludus.reporting import report as write_report
+    from ludus.reporting import report
 
     end_if_checking()
-    path = write_report(
+    path = report(
         [resolve_run_path(source) for source in sources],
         out or Path("report.html"),
         title=title,

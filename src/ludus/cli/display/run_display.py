@@ -21,7 +21,7 @@ from ludus.cli.display.formatting import (
 from ludus.cli.display.signals import INTERRUPTED, TERMINATED, handle_signals
 from ludus.cli.display.status import (
     LogStatus,
-    PhaseView,
+    PhaseStatus,
     Status,
     bar_line,
     create_status,
@@ -68,7 +68,7 @@ class RunDisplay:
     def __call__(self, event: ProgressEvent) -> None:
         match event:
             case PhaseProgress():
-                self._status.show(PhaseView(event, self.label))
+                self._status.show(PhaseStatus(event, self.label))
             case CandidateStarted():
                 self.label = event.label
             case ChecksPassed():
@@ -76,7 +76,7 @@ class RunDisplay:
                     self.on_checked()
                 if self.label:
                     started = PhaseProgress(f"{self.label} plays", in_log=True)
-                    self._status.show(PhaseView(started))
+                    self._status.show(PhaseStatus(started))
             case RunStarted():
                 # From now on signals stop this run.
                 self._run, self._loop = event.run, asyncio.get_running_loop()

@@ -82,7 +82,7 @@ class LiveStatus(Status):
     """Redraws the view in place at the bottom of a terminal."""
 
     def __init__(self) -> None:
-        self._view: StatusView = PhaseView(PhaseProgress("Starting"))
+        self._view: StatusView = PhaseStatus(PhaseProgress("Starting"))
         self._live: Live | None = None
         self._drawn_at = float("-inf")
 
@@ -228,7 +228,7 @@ def _is_live_terminal() -> bool:
     return err.is_terminal and not err.is_dumb_terminal
 
 
-class PhaseView:
+class PhaseStatus:
     """A phase with its counts; `label` names the candidate that it belongs to."""
 
     def __init__(self, progress: PhaseProgress, label: str = "") -> None:
@@ -276,7 +276,7 @@ def status_callback() -> Iterator[ProgressCallback]:
             raise_pending()
             if phase is None or phase.phase != name:
                 phase = PhaseProgress(name, total)
-                status.show(PhaseView(phase))
+                status.show(PhaseStatus(phase))
             phase.total = total
             phase.advance(done - phase.done)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import format_count
 from ludus.cli.display.signals import handle_signals
-from ludus.cli.display.status import PhaseView, Status, bar_line, create_status, time_left
+from ludus.cli.display.status import PhaseStatus, Status, bar_line, create_status, time_left
 from ludus.cli.program import name_flags
 from ludus.data.training_log import first_and_last_means, metric_values, sparkline
 from ludus.rollout.progress import PhaseProgress
@@ -62,7 +62,7 @@ _GRPO_KEYS = ("reward", "eval_reward", "zero_variance")
 _STOPPING_NOTICE = "Stopping after this step; Ctrl-C again stops at once."
 
 
-class TrainMetrics:
+class MetricsDisplay:
     """The latest value of every logged metric, and the pace of training."""
 
     def __init__(self, total_steps: int, resumed_from: int | None = None) -> None:
@@ -150,18 +150,18 @@ class TrainDisplay:
         self.stopping: str | None = None
         self.has_begun = False
         self._status, self._on_checked = status, on_checked
-        self._metrics: TrainMetrics | None = None
+        self._metrics: MetricsDisplay | None = None
 
     def phase(self, progress: PhaseProgress) -> None:
         """Show a phase; once training has begun, below the metrics."""
-        view = PhaseView(progress)
+        view = PhaseStatus(progress)
         self._status.show(StepsView(self._metrics, view) if self._metrics else view)
 
     def begin(self, total_steps: int, resumed_from: int | None) -> None:
         if self._on_checked is not None:
             self._on_checked()
         self.has_begun = True
-        self._metrics = TrainMetrics(total_steps, resumed_from)
+        self._metrics = MetricsDisplay(total_steps, resumed_from)
         begun = {"phase": "Training", "total_steps": total_steps, "resumed_from": resumed_from}
         self._status.emit("phase", begun)
         self.phase(PhaseProgress("Training"))
@@ -197,7 +197,7 @@ class TrainDisplay:
 class StepsView:
     """Steps so far and their metrics, above the current phase."""
 
-    def __init__(self, metrics: TrainMetrics, phase: PhaseView) -> None:
+    def __init__(self, metrics: MetricsDisplay, phase: PhaseStatus) -> None:
         self._metrics, self._phase = metrics, phase
         self.headline = phase.headline
 

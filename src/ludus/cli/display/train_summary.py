@@ -23,7 +23,7 @@ _MIN_NAME_WIDTH = 10
 _ROUND_HEADER = f"{'success':>8}{'reward':>9}{'agreement':>11}{'rows':>10}"
 
 
-def diagnose(folder: Path) -> Diagnosis | None:
+def diagnose_training(folder: Path) -> Diagnosis | None:
     """The diagnosis of a GRPO run; None for another training, and without a log."""
     from ludus.diagnose import read_run
     from ludus.errors import RunError
@@ -36,7 +36,7 @@ def diagnose(folder: Path) -> Diagnosis | None:
         return None
 
 
-def training_fields(result: TrainResult) -> JsonObject:
+def training_summary_fields(result: TrainResult) -> JsonObject:
     """The summary of a training that --json prints."""
     from ludus.data.json_files import to_jsonable
     from ludus.train.output.record import read_record
@@ -50,12 +50,12 @@ def training_fields(result: TrainResult) -> JsonObject:
     if isinstance(result, TutorResult):
         fields["rounds"] = [each.as_json() for each in result.rounds]
         fields["kept_round"] = result.kept_round
-    if result.stopped is None and (diagnosis := diagnose(result.folder)) is not None:
+    if result.stopped is None and (diagnosis := diagnose_training(result.folder)) is not None:
         fields["verdicts"] = to_jsonable(diagnosis.verdicts)
     return fields
 
 
-def print_summary(
+def print_training_summary(
     result: TrainResult, model: str, environment: Sequence[str] | None = None
 ) -> None:
     """Print the summary of a training of `model`; `environment` are words of `ludus eval`."""
@@ -89,7 +89,7 @@ def result_lines(result: TrainResult) -> list[tuple[str, str]]:
     lines = [("steps", steps)]
     if record is None or (metrics := record.metrics) is None:
         return lines
-    diagnosis = diagnose(result.folder)
+    diagnosis = diagnose_training(result.folder)
     if is_grpo and (diagnosis is None or diagnosis.reward is None):
         lines.append(("reward", "no episode was scored"))
     elif diagnosis is not None and diagnosis.reward is not None:
@@ -134,7 +134,7 @@ def advice(folder: Path, model: str, environment: Sequence[str] | None) -> list[
     from ludus.train.output.model_card import UNKNOWN_ENVIRONMENT, environment_arguments
     from ludus.train.output.record import read_record
 
-    record, diagnosis = read_record(folder), diagnose(folder)
+    record, diagnosis = read_record(folder), diagnose_training(folder)
     lines = [name_flags(format_verdict(each)) for each in (diagnosis.verdicts if diagnosis else ())]
     is_grpo = record is not None and record.kind == "grpo"
     if is_grpo and (checkpoint := latest_checkpoint(folder)) is not None:

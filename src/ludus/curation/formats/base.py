@@ -20,7 +20,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from ludus.data.episode import Episode, Fault, StopReason, Usage, task_group_id
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage, task_group_id
 from ludus.data.json_files import numbered_lines
 from ludus.data.messages import Message, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
@@ -76,7 +76,7 @@ def as_object(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def parse_number(value: object, name: str) -> float | None:
+def parse_score(value: object, name: str) -> float | None:
     """Parse the score in a line. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:
         return None
@@ -103,7 +103,7 @@ def build_episode(
     rewards: dict[str, float] | None = None,
     done: bool = True,
     stop_reason: StopReason | None = None,
-    error: Fault | None = None,
+    error: EpisodeFault | None = None,
     usage: Usage | None = None,
 ) -> Episode:
     """Build an episode of what another tool's format gives.
@@ -136,10 +136,10 @@ def build_episode(
     )
 
 
-def build_fault(kind: object, message: object, *, by_model: bool) -> Fault:
+def build_fault(kind: object, message: object, *, by_model: bool) -> EpisodeFault:
     """Build the fault of an imported episode: an error of its provider, or of its environment."""
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-    return Fault(kind=str(kind), where="model" if by_model else "environment", message=text)
+    return EpisodeFault(kind=str(kind), where="model" if by_model else "environment", message=text)
 
 
 def prompt_group_key(messages: tuple[Message, ...]) -> list[JsonObject]:

@@ -15,7 +15,7 @@ from ludus.curation.formats.base import (
     as_object,
     build_episode,
     build_fault,
-    parse_number,
+    parse_score,
     prompt_group_key,
     read_jsonl,
     require_object,
@@ -65,7 +65,7 @@ def _parse_line(line: JsonObject) -> Iterator[Episode]:
         agent={k: v for k, v in agent.items() if k in _AGENT_FIELDS and v is not None},
         messages=messages,
         tools=parse_tools(line.get("tools", line.get("tool_defs"))),
-        reward=parse_number(line.get("score") if reward is None else reward, "reward"),
+        reward=parse_score(line.get("score") if reward is None else reward, "reward"),
         error=build_fault(
             fault.get("kind") or fault.get("type") or fault.get("error") or "Error",
             fault.get("message") or error,

@@ -23,7 +23,7 @@ from ludus.curation.formats.base import (
     build_episode,
     build_fault,
     extra_fields,
-    parse_number,
+    parse_score,
     read_jsonl,
     require_object,
     restore_fields,
@@ -35,7 +35,7 @@ from ludus.curation.formats.responses_api import (
     parse_items,
     to_chat_messages,
 )
-from ludus.data.episode import Episode, Fault, StopReason, Usage
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
 from ludus.data.files import stable_hash
 from ludus.data.json_files import numbered_lines
 from ludus.data.messages import messages_before_reply
@@ -109,7 +109,7 @@ def _parse_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     name = agent_ref.get("name") if isinstance(agent_ref, dict) else agent_ref
     components = {key: value for key, value in line.items() if _is_reward_field(key, value)}
     components |= require_object(line.get("reward_components") or {}, "reward_components")
-    rewards = {key: parse_number(value, key) for key, value in components.items()}
+    rewards = {key: parse_score(value, key) for key, value in components.items()}
     task = {
         key: value
         for key, value in line.items()
@@ -123,7 +123,7 @@ def _parse_rollout(line: JsonObject, task_fields: set[str] | None) -> Episode:
     agent["max_tokens"] = agent.pop("max_output_tokens", None)
     agent["model"] = response.get("model") or params.get("model") or None
     agent["agent_ref"] = agent_ref
-    reward = parse_number(line.get("reward"), "reward")
+    reward = parse_score(line.get("reward"), "reward")
     # Some environments store the first observation separately.
     prompt = parse_items(params.get("input"), "input")
     prompt += parse_items(response.get("seed_obs"), "seed_obs")
@@ -200,7 +200,7 @@ def _task_metadata(request: JsonObject) -> JsonObject:
     return {"metadata": metadata} if metadata else {}
 
 
-def _parse_fault(line: JsonObject, response: JsonObject) -> Fault | None:
+def _parse_fault(line: JsonObject, response: JsonObject) -> EpisodeFault | None:
     """Return the fault that ended the rollout, if there is one.
 
     A line with an error and a reward other than 0 was scored nevertheless; one with an error and a
@@ -283,7 +283,7 @@ class RolloutNumbers:
         return {_TASK_INDEX: number, _ROLLOUT_INDEX: attempt}
 
 
-def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
+def build_gym_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
     """Build a line of NeMo Gym's rollout file; `numbers` counts over the file.
 
     `output` is the whole conversation as chat messages, which scripts that convert rollouts for TRL
@@ -324,7 +324,7 @@ def build_rollout(episode: Episode, numbers: RolloutNumbers | None = None) -> Js
     }
 
 
-def build_input(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
+def build_gym_input(episode: Episode, numbers: RolloutNumbers | None = None) -> JsonObject:
     """Build a line of NeMo Gym's input file: a task without the attempt and sampling settings.
 
     The fields of the task are next to the request, as Gym's verifiers expect them. By `numbers`,

@@ -22,7 +22,7 @@ from ludus.curation.formats.base import (
     as_object,
     build_episode,
     extra_fields,
-    parse_number,
+    parse_score,
     read_jsonl,
     require_object,
     restore_fields,
@@ -67,7 +67,7 @@ def _parse_record(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
             *parse_messages(line["messages"]),
         ),
         tools=parse_tools(line.get("tools", extra.get("tools"))),
-        reward=parse_number(line.get("reward"), "reward"),
+        reward=parse_score(line.get("reward"), "reward"),
         agent={name: metadata[name] for name in agent if metadata.get(name) is not None},
         # Files that Ludus wrote list the metrics that are parts of the reward. In other files
         # they are called a reward or a score.
@@ -89,7 +89,7 @@ def _parse_record(metadata: JsonObject, line: JsonObject) -> Iterator[Episode]:
     yield restore_fields(episode, extra.get(EXTRA_KEY))
 
 
-def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
+def build_openenv_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
     """Build OpenEnv's record of an episode; `lossless` adds fields to restore it on import."""
     messages = [message.model_dump(mode="json") for message in episode.messages]
     system = list(takewhile(lambda message: message["role"] == "system", messages))
@@ -116,12 +116,12 @@ def build_record(episode: Episode, *, lossless: bool = True) -> JsonObject:
     }
 
 
-def write_records(run: Path) -> Path:
+def write_openenv_records(run: Path) -> Path:
     """Write a run's episodes as OpenEnv's `results.jsonl`, without fields that only Ludus has."""
     file = run / OPENENV_RESULTS_FILE
     with atomic_file(file) as draft, draft.open("wb") as out:
         for episode in episodes(run / "episodes.jsonl"):
-            line = build_record(episode, lossless=False)
+            line = build_openenv_record(episode, lossless=False)
             out.write(to_json(line, inf_nan_mode="null") + b"\n")
     return file
 

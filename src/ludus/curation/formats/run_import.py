@@ -72,7 +72,7 @@ def import_files(
         raise ConfigError(
             f"`format` must be one of {', '.join(FORMATS)}, got {format!r}. {hint}".rstrip()
         )
-    files = [file for path in paths for file in find_files(FORMATS[format], path)]
+    files = [file for path in paths for file in find_import_files(FORMATS[format], path)]
     read: set[Path] = set()
     for file in files:
         if file.resolve() in read:
@@ -101,7 +101,7 @@ def import_files(
     return report
 
 
-def find_files(format: ImportFormat, path: Path) -> list[Path]:
+def find_import_files(format: ImportFormat, path: Path) -> list[Path]:
     """The file to import itself, or the files of a folder that are in this format."""
     if not path.exists():
         raise RunError(f"There is no file or folder {path}.")

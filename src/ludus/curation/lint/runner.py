@@ -28,7 +28,7 @@ _DATASET_FILES = ("train.jsonl", "test.jsonl")
 _TRAINED_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected", "tools")
 
 
-def find_data_files(data: Path) -> list[Path]:
+def find_lint_files(data: Path) -> list[Path]:
     """List the files to lint: the JSONL files of a data set folder, or the one that is named."""
     if data.is_file() and data.suffix != ".parquet":
         return [data]
@@ -56,7 +56,7 @@ def read_rows(path: Path) -> Iterator[tuple[SourceLocation, JsonObject]]:
         yield location, value
 
 
-def parse_row(columns: JsonObject, location: SourceLocation) -> TrainingRow:
+def parse_lint_row(columns: JsonObject, location: SourceLocation) -> TrainingRow:
     """Parse a row before it is linted. Raises `InvalidRow` if the content of a column is wrong."""
     if row_kind(columns) is None:
         raise RunError(
@@ -101,7 +101,7 @@ def lint_files(
     for at, (location, columns) in enumerate(lines):
         progress(at, total)
         try:
-            row = parse_row(columns, location)
+            row = parse_lint_row(columns, location)
         except InvalidRow as error:
             report.add(location, [Problem("malformed", "error", str(error))], rows_checked=total)
             continue

@@ -244,7 +244,7 @@ class BrowserSession:
         }
 
 
-def run_worker() -> None:
+def run_browser_worker() -> None:
     """Run the worker process; a request is `[method, arguments]`."""
     if sys.platform == "linux":
         # Processes below this one whose parents have ended become its children.
@@ -288,4 +288,4 @@ def _receive(incoming: BinaryIO, requests: queue.SimpleQueue[tuple[str, JsonObje
 
 
 if __name__ == "__main__":
-    run_worker()
+    run_browser_worker()

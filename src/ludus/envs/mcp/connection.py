@@ -46,7 +46,7 @@ class ToolResult:
     is_error: bool
 
 
-class Connection:
+class McpConnection:
     """A session with a server, held by a separate task.
 
     The contexts of the client library have to be left by the task that entered them, but an
@@ -65,7 +65,7 @@ class Connection:
         self._task = asyncio.create_task(self._run_session())
 
     @classmethod
-    async def open(cls, server: Server) -> Connection:
+    async def open(cls, server: Server) -> McpConnection:
         """Start a server or connect to it; raises `ConnectFailed`, which says what to do."""
         connection = cls(server)
         try:

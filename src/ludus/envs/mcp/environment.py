@@ -17,7 +17,7 @@ from ludus.envs.mcp.tasks import (
     ServerConfig,
     Task,
     TaskFile,
-    build_server,
+    build_mcp_server,
     load_check,
     load_task_file,
     score_attempt,
@@ -32,7 +32,7 @@ from ludus.errors import (
 from ludus.protocol.types import CallToolAction, CallToolObservation, State, ToolFault
 
 if TYPE_CHECKING:
-    from ludus.envs.mcp.connection import Connection, ToolResult
+    from ludus.envs.mcp.connection import McpConnection, ToolResult
 
 SUBMIT_NAMES = ("submit", "submit_answer")
 """Names of the tool that ends an episode: the first one that the server does not use."""
@@ -68,8 +68,8 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
             target = f"{self._url_scheme}:{target}"
         self._folder = Path(file).parent.absolute()
         self._file: TaskFile | None = load_task_file(Path(file).expanduser()) if file else None
-        self._server = build_server(target, self._file.server if self._file else ServerConfig())
-        self._connection: Connection | None = None
+        self._server = build_mcp_server(target, self._file.server if self._file else ServerConfig())
+        self._connection: McpConnection | None = None
         self._is_used = False
         """Whether an episode was played on the connection."""
         self._task: Task
@@ -153,19 +153,19 @@ class Mcp(Environment[CallToolAction, CallToolObservation, State]):
             raise IndexError(f"Split {split!r} has tasks 0 to {count - 1}, got {index}.")
         return {"index": index}
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> McpConnection:
         # Here, because the client library takes a second to import.
-        from ludus.envs.mcp.connection import Connection
+        from ludus.envs.mcp.connection import McpConnection
 
         if self._connection is None:
             try:
-                self._connection = await Connection.open(self._server)
+                self._connection = await McpConnection.open(self._server)
             except ConnectFailed as error:
                 # With this cause, `ludus check` does not add advice about the environment's code.
                 raise ExecutionFailed(str(error)) from error
         return self._connection
 
-    def _require_connection(self) -> Connection:
+    def _require_connection(self) -> McpConnection:
         """The connection of this episode: another server would not have its state."""
         if self._connection is None:
             raise ExecutionFailed("The MCP server of this episode is gone. Reset to start another.")

@@ -59,7 +59,7 @@ class Server:
     url: str | None = None
 
 
-def build_server(target: str, config: ServerConfig) -> Server:
+def build_mcp_server(target: str, config: ServerConfig) -> Server:
     """The MCP server of a task file, from a command line or an HTTP URL."""
     config = config.model_copy(
         update={

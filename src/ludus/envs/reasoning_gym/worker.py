@@ -76,7 +76,7 @@ BETTER_DEFAULTS: Mapping[str, JsonObject] = {
 """Better defaults for data sets of which one constant would answer most questions."""
 
 
-def run_worker() -> None:
+def run_question_worker() -> None:
     """Reply to requests until the parent closes the pipe or exits."""
     if resource is not None:
         # A worker that is ended by its limits writes no core file.
@@ -271,4 +271,4 @@ _METHODS: Mapping[str, Callable[..., object]] = {
 
 
 if __name__ == "__main__":
-    run_worker()
+    run_question_worker()

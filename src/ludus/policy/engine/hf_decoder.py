@@ -117,8 +117,8 @@ class HFDecoder:
     def free_cache(self, *, larger_than: int = 0) -> None:
         """Nothing to do: no cache outlives a batch."""
 
-    def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
-        return DecodeBatch(self, rows)
+    def build_batch(self, rows: list[HFSequence]) -> HFDecodeBatch:
+        return HFDecodeBatch(self, rows)
 
     def build_cache(self) -> DynamicCache:
         from transformers import DynamicCache
@@ -132,7 +132,7 @@ class HFDecoder:
         return self.model(**known).logits[:, -1]
 
 
-class DecodeBatch:
+class HFDecodeBatch:
     """Sequences that are decoded together, with their KV cache and attention mask."""
 
     def __init__(self, decoder: HFDecoder, rows: list[HFSequence]) -> None:

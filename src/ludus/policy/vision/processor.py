@@ -23,7 +23,7 @@ from ludus.policy.hf_loading import require_transformers, suppress_hf_logging
 from ludus.policy.model_ref import (
     ModelKind,
     ModelRef,
-    load_error,
+    model_load_error,
     resolve_base_model,
     resolve_model,
 )
@@ -239,7 +239,7 @@ def load_vision_processor(model: str | ModelRef) -> VisionProcessor | None:
         with suppress_hf_logging():
             image_processor = AutoImageProcessor.from_pretrained(ref.path, **ref.loading_kwargs)
     except Exception as error:
-        raise load_error(ref, "image processor", error) from None
+        raise model_load_error(ref, "image processor", error) from None
     return VisionProcessor(
         image_processor,
         image_token_id=config.image_token_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ludus.policy.engine.hf_decoder import DecodeBatch, HFDecoder, HFSequence
+from ludus.policy.engine.hf_decoder import HFDecodeBatch, HFDecoder, HFSequence
 from ludus.policy.vision.processor import VisionProcessor, stack_images
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class VLMDecoder(HFDecoder):
         # A sampled placeholder would stand for an image that does not exist.
         self.suppressed_ids = vision.suppressed_ids
 
-    def build_batch(self, rows: list[HFSequence]) -> DecodeBatch:
+    def build_batch(self, rows: list[HFSequence]) -> HFDecodeBatch:
         return _VLMBatch(self, rows)
 
 
-class _VLMBatch(DecodeBatch):
+class _VLMBatch(HFDecodeBatch):
     _decoder: VLMDecoder
     _rope_deltas: Tensor
     """Position of a row's next text token, minus the number of its tokens so far."""

@@ -10,7 +10,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatChoice, ChatSampler, Reply
-from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices
+from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_sse, stream_choices
 from ludus.serve.model.requests import ChatBody
 from ludus.serve.model.text_stream import REPLACEMENT_CHAR
 
@@ -88,11 +88,11 @@ class ChatCompletions(Endpoint[ChatBody]):
     def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
         def end(replies: Sequence[Reply]) -> Iterator[bytes]:
             if call.body.stream_options.include_usage:
-                yield encode_event({**call.head, "choices": [], "usage": _usage(call, replies)})
+                yield encode_sse({**call.head, "choices": [], "usage": _usage(call, replies)})
             yield b"data: [DONE]\n\n"
 
         def fail(error: ApiError) -> bytes:
-            return encode_event(error.to_json())
+            return encode_sse(error.to_json())
 
         choices = [partial(self._stream_choice, call, choice) for choice in call.choices]
         return stream_choices(choices, at_end=end, on_error=fail)
@@ -118,7 +118,7 @@ class ChatCompletions(Endpoint[ChatBody]):
                 chunk["token_ids"] = list(ids)
             ids.clear()
             logprobs.clear()
-            put_event(encode_event({**call.head, "choices": [chunk]}))
+            put_event(encode_sse({**call.head, "choices": [chunk]}))
 
         def on_deltas(
             deltas: Sequence[ReplyDelta], new_ids: Sequence[int], new_logprobs: Sequence[float]

@@ -15,7 +15,7 @@ from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.policy.sampled_conversation import SampledConversation
 from ludus.serve.model.api_errors import ApiError, to_api_error
 from ludus.serve.model.generator import Generation, Generator, OnText, SamplingPlan
-from ludus.serve.model.recorder import Recorder, Session, new_conversation
+from ludus.serve.model.recorder import RecordedSession, Recorder, new_conversation
 from ludus.serve.model.requests import ChatBody, Conversation
 
 OnDeltas = Callable[[Sequence[ReplyDelta], Sequence[int], Sequence[float]], None]
@@ -28,7 +28,7 @@ class ChatChoice:
 
     index: int
     conversation: SampledConversation
-    session: Session | None
+    session: RecordedSession | None
     prompt_ids: tuple[int, ...] = ()
 
 

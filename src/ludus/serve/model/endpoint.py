@@ -118,7 +118,7 @@ async def _run_while_connected(receive: Receive, work: Coroutine[object, None, R
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-def encode_event(data: JsonObject, *, name: str | None = None) -> bytes:
+def encode_sse(data: JsonObject, *, name: str | None = None) -> bytes:
     """A server-sent event."""
     head = "" if name is None else f"event: {name}\n"
     text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"

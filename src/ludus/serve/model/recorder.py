@@ -49,7 +49,7 @@ ENVIRONMENT = "api"
 """The name of the environment in recorded episodes."""
 
 
-class Session:
+class RecordedSession:
     """One conversation, and what its episode needs."""
 
     def __init__(self, session_id: str) -> None:
@@ -184,7 +184,7 @@ class Recorder:
             self._num_episodes = sum(1 for _ in file)
         self.num_recorded = 0
         """Episodes that were written since it was opened."""
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RecordedSession] = {}
         self._open_path = path / OPEN_SESSIONS_FOLDER
         # Write the sessions that were open when an earlier process was killed.
         try:
@@ -203,7 +203,7 @@ class Recorder:
     @asynccontextmanager
     async def use_session(
         self, session_id: str | None, messages: Sequence[Message], tools: Sequence[JsonObject]
-    ) -> AsyncIterator[Session]:
+    ) -> AsyncIterator[RecordedSession]:
         """The session of a call, which waits for an earlier call of the same session."""
         if session_id is not None:
             is_ascii = session_id.isascii() and session_id.isprintable() and " " not in session_id
@@ -266,13 +266,13 @@ class Recorder:
             self._open_path.rmdir()
         self.run.write_summary(summarize_run(self.run))
 
-    def _path_of(self, session: Session) -> Path:
+    def _path_of(self, session: RecordedSession) -> Path:
         started_at = session.started_at.strftime("%Y%m%dT%H%M%S.%f")
         return self._open_path / f"{started_at}-{stable_hash(session.id):016x}.json"
 
     def _find(
         self, session_id: str | None, messages: Sequence[Message], tools: Sequence[JsonObject]
-    ) -> Session:
+    ) -> RecordedSession:
         if session_id is None:
             roles = [message.role for message in messages]
             if "assistant" in roles:
@@ -284,10 +284,10 @@ class Recorder:
                         return session
             session_id = secrets.token_hex(8)
         if session_id not in self._sessions:
-            self._sessions[session_id] = Session(session_id)
+            self._sessions[session_id] = RecordedSession(session_id)
         return self._sessions[session_id]
 
-    def _write(self, session: Session, reward: RewardBody | None) -> str | None:
+    def _write(self, session: RecordedSession, reward: RewardBody | None) -> str | None:
         """Write the session's episode, if it has a reply, and close the session."""
         if session.id not in self._sessions or not session.has_reply:
             self._sessions.pop(session.id, None)

@@ -12,7 +12,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.policy.chat.reply_parser import ReplyDelta
 from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatSampler, Reply
-from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_event, stream_choices
+from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_sse, stream_choices
 from ludus.serve.model.responses_schema import ResponsesBody
 
 Kind = Literal["message", "reasoning"]
@@ -79,7 +79,7 @@ class Responses(Endpoint[ResponsesBody]):
         numbers = count()
 
         def encode(data: JsonObject) -> bytes:
-            return encode_event({**data, "sequence_number": next(numbers)}, name=data["type"])
+            return encode_sse({**data, "sequence_number": next(numbers)}, name=data["type"])
 
         def fail(error: ApiError) -> bytes:
             details = {"code": error.code or "server_error", "message": str(error)}

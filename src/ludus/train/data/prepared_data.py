@@ -50,7 +50,7 @@ class PreparedData:
     """How many rows come from which environment, if rows say so."""
 
 
-def prepare(
+def prepare_data(
     tokenized: tuple[TokenizedRows, TokenizedRows | None],
     data: TrainingData,
     method: Method,
@@ -97,7 +97,7 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class PreparedRows:
-    """The rows that `prepare` wrote into a folder, memory-mapped."""
+    """The rows that `prepare_data` wrote into a folder, memory-mapped."""
 
     folder: Path
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ludus.data.episode import SOLVED_PART, Episode
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import BucketMetrics, to_metrics
+from ludus.data.training_log import BucketMetrics, bucket_log_fields
 from ludus.environment.registry import find_environment
 from ludus.environment.task_buckets import Bucket
 from ludus.errors import LudusError
@@ -103,7 +103,7 @@ class Curriculum:
         metrics: dict[str, float] = {}
         for at, groups in sorted(self._step_groups.items()):
             success = self._bandit.counts[at].success_rate
-            metrics |= to_metrics(self.buckets[at].label, BucketMetrics(groups, success))
+            metrics |= bucket_log_fields(self.buckets[at].label, BucketMetrics(groups, success))
         return metrics
 
     def record(self) -> tuple[BucketRecord, ...]:

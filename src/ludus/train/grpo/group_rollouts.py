@@ -186,7 +186,7 @@ class GroupRollouts:
             )
 
 
-class EpisodeLog:
+class RolloutLog:
     """The file, opened for appending when training starts."""
 
     def __init__(self, file: Path) -> None:

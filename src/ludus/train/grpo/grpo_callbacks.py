@@ -10,7 +10,7 @@ from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_lo
 from ludus.diagnose.detectors import SaturationDetector
 from ludus.train.callbacks import RunCallback
 from ludus.train.grpo.curriculum import Curriculum
-from ludus.train.grpo.group_rollouts import EpisodeLog
+from ludus.train.grpo.group_rollouts import RolloutLog
 from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
@@ -36,7 +36,7 @@ class GRPOCallback(RunCallback):
     def __init__(
         self,
         context: GRPOContext,
-        episodes: EpisodeLog,
+        episodes: RolloutLog,
         environment_names: tuple[str, ...],
         evaluate_held_out: HeldOutEvaluator | None = None,
         *,

@@ -16,7 +16,7 @@ from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.vision.processor import load_vision_processor
 from ludus.scoring.reward_functions import RewardFunctions
-from ludus.train.context import TrainContext, load_tokenizer
+from ludus.train.context import TrainContext, load_training_tokenizer
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
@@ -60,12 +60,12 @@ class GRPOContext(TrainContext):
         plot_rewards(log, file, title)
 
 
-def build_context(
+def build_grpo_context(
     environments: Mixture, model: str, out: Path, config: GRPOConfig, rewards: RewardFunctions, *,
     command: str | None, progress: TrainProgress, buckets: tuple[Bucket, ...] = (),
 ) -> GRPOContext:  # fmt: skip
     """Resolve the model, and build TRL's config; checks both."""
-    model_ref, tokenizer = load_tokenizer(model, out, progress)
+    model_ref, tokenizer = load_training_tokenizer(model, out, progress)
     # Agents call tools: chat formats without them are rejected here.
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
     vision = load_vision_processor(model_ref)

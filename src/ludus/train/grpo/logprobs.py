@@ -72,7 +72,7 @@ class LogprobScorer:
         aux_loss: bool, say: Callable[[str], None],
     ) -> LogprobScorer:  # fmt: skip
         """A scorer with the fastest layout that the model and the device support."""
-        from ludus.train.varlen_attention import kernel_works, supports_varlen
+        from ludus.train.varlen_attention import supports_varlen, varlen_kernel_works
 
         scorer = cls(model, Layout.PADDED, accelerator, pad_token_id, aux_loss, say=say)
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -83,7 +83,7 @@ class LogprobScorer:
             import torch
 
             half = torch.bfloat16 if dtype == "bf16" else torch.float16
-            if supports_varlen(base) and kernel_works(base, half):
+            if supports_varlen(base) and varlen_kernel_works(base, half):
                 scorer.layout = Layout.FLASH
         elif base.config._attn_implementation == "sdpa":
             scorer.layout = Layout.MASKED

@@ -18,10 +18,10 @@ from ludus.train.acceleration import skip_unlabelled_logits
 from ludus.train.context import training_process
 from ludus.train.grpo.advantages import SeedCheck
 from ludus.train.grpo.curriculum import build_curriculum
-from ludus.train.grpo.group_rollouts import EpisodeLog, GroupRollouts
+from ludus.train.grpo.group_rollouts import GroupRollouts, RolloutLog
 from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.grpo_context import GRPOContext, build_context
+from ludus.train.grpo.grpo_context import GRPOContext, build_grpo_context
 from ludus.train.grpo.health import keep_best
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import build_policy_agent, check_vllm_installed
@@ -82,7 +82,7 @@ def grpo(
     require_transformers("Training", "trl", "datasets", "accelerate", "matplotlib.figure", *extra)
 
     with training_process(out):
-        context = build_context(
+        context = build_grpo_context(
             environments,
             model,
             out,
@@ -109,7 +109,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         context.environments, config.rollout_config, score_episode=context.rewards.score,
         say=progress.say, on_phase=progress.phase, stop_requested=lambda: progress.stopping,
     )  # fmt: skip
-    with worker, EpisodeLog(context.out / EPISODES_FILE) as episodes:
+    with worker, RolloutLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():
             curriculum = build_curriculum(context, previous.state)
             plan = worker.plan(

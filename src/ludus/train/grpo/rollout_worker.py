@@ -32,7 +32,7 @@ from ludus.rollout.endpoints import (
 )
 from ludus.rollout.loop import retry_faults, run_attempt
 from ludus.rollout.plan import Plan
-from ludus.rollout.progress import EpisodeStatus, PhaseProgress, Watchdog
+from ludus.rollout.progress import EpisodeProgress, PhaseProgress, Watchdog
 
 CLOSE_TIMEOUT_S = 15.0
 PREFLIGHT_SEARCH_TASKS = 8
@@ -141,7 +141,7 @@ class RolloutWorker:
     def preflight(self, plan: Plan) -> None:
         """Start a task in every environment, so that broken ones are found before training."""
         episodes = PREFLIGHT_SEARCH_TASKS * len(self.endpoints) * plan.group_size
-        statuses: dict[str, EpisodeStatus] = {}
+        statuses: dict[str, EpisodeProgress] = {}
         check = preflight_endpoints(plan, self.endpoints, episodes, statuses)
         self.run(self._monitor.watch(check, statuses))
 
@@ -155,14 +155,14 @@ class RolloutWorker:
             for number, bucket in enumerate(buckets):
                 tasks = [plan[number + count * again].task for again in range(PREFLIGHT_TASKS)]
                 name = f"The preflight check of {bucket.label}"
-                statuses[name] = EpisodeStatus(name, bucket.spec, "reset")
+                statuses[name] = EpisodeProgress(name, bucket.spec, "reset")
                 try:
                     await preflight_tasks(bucket.spec, self.endpoints[bucket.spec], tasks)
                 except ConfigError as error:
                     failures.append(f"{bucket.label}: {error}")
                 del statuses[name]
 
-        statuses: dict[str, EpisodeStatus] = {}
+        statuses: dict[str, EpisodeProgress] = {}
         self.run(self._monitor.watch(check_buckets(), statuses))
         if failures:
             more = f" ({len(failures) - 1} more cannot either)" if len(failures) > 1 else ""
@@ -179,13 +179,13 @@ class RolloutWorker:
             count_tokens=lambda: agent.sampled_tokens,
         )  # fmt: skip
         self.on_phase(progress)
-        statuses: dict[str, EpisodeStatus] = {}
+        statuses: dict[str, EpisodeProgress] = {}
 
         async def play_one(index: int) -> Episode:
             assignment, pool = plan[index], self._pools[plan.spec_of(index)]
 
             async def play_attempt(attempt: int) -> Episode:
-                status = EpisodeStatus(assignment.episode_id, assignment.environment)
+                status = EpisodeProgress(assignment.episode_id, assignment.environment)
                 statuses[assignment.episode_id] = status
                 return await run_attempt(
                     assignment, agent, pool, limits=config.limits,
@@ -246,7 +246,7 @@ class RolloutMonitor:
     _reported: set[str] = field(default_factory=set)
 
     async def watch(
-        self, coroutine: Coroutine[Any, Any, T], statuses: Mapping[str, EpisodeStatus]
+        self, coroutine: Coroutine[Any, Any, T], statuses: Mapping[str, EpisodeProgress]
     ) -> T:
         """Await the coroutine while watching its episodes."""
         self._reported.clear()

@@ -51,7 +51,7 @@ _RECONNECT_INTERVAL_S = 0.5
 _CLOSE_TIMEOUT_S = 10.0
 
 
-class EnvSession:
+class TRLSession:
     """Keeps a session across episodes, and opens a new one when it is lost."""
 
     def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
@@ -141,7 +141,7 @@ class TRLEnvironment:
     """Whether the trained model takes images."""
 
     def __init__(self) -> None:
-        self._session = EnvSession(self._endpoint, reconnect_timeout=self._reconnect_timeout)
+        self._session = TRLSession(self._endpoint, reconnect_timeout=self._reconnect_timeout)
         # TRL never closes an environment: close the session when this object is collected, and at
         # the latest at exit. The finalizer must not refer to `self`.
         session = self._session
@@ -236,7 +236,7 @@ def environment_factory(
     endpoints = run_sync(resolve_endpoints(mixture, base_url=base_url, token=token))
     classes = {}
     for spec, endpoint in endpoints.items():
-        session = EnvSession(endpoint)
+        session = TRLSession(endpoint)
         try:
             tools = tuple(run_sync(session.open()).tools)
         finally:
