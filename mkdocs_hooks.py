@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 if TYPE_CHECKING:
-    from ludus.cli.program import Flag
+    from ludus.cli.flags import Flag
 
 ROOT = Path(__file__).parent
 GENERATED = {"index.md", "reference.md", "changelog.md", "examples/README.md"}
@@ -108,7 +108,7 @@ def commands() -> dict[str, str]:
 
 def _command_page(path: str) -> str:
     """What a command does, the guide to it, its usage, and its options by panel."""
-    from ludus.cli.program import find_command, flags_of
+    from ludus.cli.flags import find_command, flags_of
     from ludus.options import Group
 
     run = find_command(path)
@@ -147,7 +147,7 @@ def _names(flag: Flag) -> str:
 
 
 def _text(flag: Flag, flags: Mapping[str, Flag]) -> str:
-    from ludus.cli.program import name_flags
+    from ludus.cli.flags import name_flags
 
     text = name_flags(flag.help, flags)
     if flag.default is MISSING:

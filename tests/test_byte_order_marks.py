@@ -11,7 +11,7 @@ import pytest
 from curation.attempts import attempt, write_run
 
 from ludus.agents.api_agent import read_prices
-from ludus.cli.program import read_table
+from ludus.cli.flags import read_table
 from ludus.curation import CurateConfig, curate
 from ludus.curation.formats.openenv import read_openenv
 from ludus.curation.formats.run_import import import_files
@@ -22,7 +22,7 @@ from ludus.envs.mcp.tasks import load_task_file
 from ludus.errors import LudusError
 from ludus.recipe.recipe_file import read_recipe
 from ludus.rollout.plan import read_tasks
-from ludus.scoring.rescorer import index_episodes
+from ludus.scoring.source_run import index_episodes
 from ludus.train.data.loading import JsonlRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries, read_fields

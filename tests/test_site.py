@@ -12,7 +12,7 @@ import pytest
 
 import ludus
 from ludus.cli.commands import SECTIONS
-from ludus.cli.program import find_command, flags_of
+from ludus.cli.flags import find_command, flags_of
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ludus_process import run_ludus
 
-from ludus.cli.program import find_command, flags_of, name_command_flags, name_flags
+from ludus.cli.flags import find_command, flags_of, name_command_flags, name_flags
 
 
 @pytest.mark.parametrize(

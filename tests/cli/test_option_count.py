@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ludus.cli.program import find_command, flags_of
+from ludus.cli.flags import find_command, flags_of
 
 LARGEST = (
     "train grpo", "train tutor", "collect", "curate", "eval", "train sft", "train dpo", "rescore",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ludus.cli.commands import STAGES
-from ludus.cli.program import find_command, flags_of
+from ludus.cli.flags import find_command, flags_of
 from ludus.cli.recipe_stages import (
     MANAGED_KEYS,
     apply_defaults,

@@ -11,7 +11,7 @@ from tiny_tokenizers import of_family
 from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes
 from cli.in_process import Result, Runner
 from cli.train_cli import FAST_OPTIONS, write_rows
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 from ludus.errors import ConfigError, RunError
 
 OFF, ON = {"enable_thinking": False}, {"enable_thinking": True}

@@ -9,7 +9,7 @@ from chat_stub import chat_stub
 
 from cli.collect_cli import CLEAN_ENV, read_episodes, stub_args
 from cli.in_process import Runner
-from ludus.cli.program import find_command, flags_of
+from ludus.cli.flags import find_command, flags_of
 from ludus.data.episode import StopReason
 
 

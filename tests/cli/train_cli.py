@@ -15,7 +15,7 @@ from tiny_tokenizers import student, template_of
 
 from cli.collect_cli import CLEAN_ENV
 from cli.in_process import Result, Runner
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 from ludus.errors import LudusError
 
 OFFLINE_ENV = {**CLEAN_ENV, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ from ludus import connect
 from ludus.client.container import Container, find_container_engine
 from ludus.envs.echo import EchoAction, EchoEnv
 from ludus.errors import ConfigError, ContainerFailed, SessionLost
-from ludus.rollout.endpoints import SessionPool
+from ludus.rollout.session_pool import SessionPool
 
 IMAGE = "echo-env:latest"
 HEALTHY_SERVER = """

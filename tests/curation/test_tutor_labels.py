@@ -18,7 +18,8 @@ from curation.attempts import (
     tool_result,
     user,
 )
-from ludus.curation.training_rows import count_agreement, sft_rows
+from ludus.curation.labelled_turns import count_agreement
+from ludus.curation.row_builders import sft_rows
 from ludus.data.episode import Episode, StopReason
 from ludus.data.messages import Message
 

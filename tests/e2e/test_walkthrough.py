@@ -29,7 +29,7 @@ from tiny_tokenizers import of_family
 from world import serving
 
 from ludus.cli.commands import SECTIONS
-from ludus.cli.program import find_command, flags_of
+from ludus.cli.flags import find_command, flags_of
 from ludus.policy import smollm2
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from ludus.data.estimates import Interval, mean_interval, share_interval
-from ludus.evaluation.metrics import paired_share_interval, pass_at_k
+from ludus.data.estimates import Interval, mean_interval, paired_share_interval, share_interval
+from ludus.evaluation.metrics import pass_at_k
 
 DRAWS = 2_000
 Draw = Callable[[np.random.Generator], tuple[Interval | None, float]]

@@ -7,13 +7,18 @@ from itertools import combinations
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.data.estimates import Interval, MeanEstimate, mean_interval, wilson_interval
+from ludus.data.estimates import (
+    Interval,
+    MeanEstimate,
+    mean_interval,
+    newcombe_interval,
+    wilson_interval,
+)
 from ludus.evaluation.metrics import (
     Attempt,
     build_metrics,
     estimate,
     estimate_difference,
-    newcombe_interval,
     pass_at_k,
 )
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.data.estimates import wilson_interval
-from ludus.evaluation.metrics import newcombe_interval
+from ludus.data.estimates import newcombe_interval, wilson_interval
 
 COUNTS = st.integers(0, 60)
 

@@ -13,8 +13,8 @@ from ludus.client.endpoint import Endpoint
 from ludus.client.session import Session
 from ludus.errors import CapacityReached, ConnectFailed, SessionError
 from ludus.protocol.types import StepResult
-from ludus.rollout import endpoints
-from ludus.rollout.endpoints import SessionPool
+from ludus.rollout import session_pool
+from ludus.rollout.session_pool import SessionPool
 
 
 class FakeEndpoint(Endpoint):
@@ -170,7 +170,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += seconds
         await pause(0)
 
-    monkeypatch.setattr(endpoints, "time", clock)
+    monkeypatch.setattr(session_pool, "time", clock)
     monkeypatch.setattr(asyncio, "sleep", sleep)
     return clock
 
@@ -189,7 +189,7 @@ async def test_those_who_try_again_have_one_patience_together(clock: Clock) -> N
     pool = SessionPool(endpoint, reconnect_timeout=10)
     assert await gone(pool, clock) > 10
     assert await gone(pool, clock) == 0, "the same wait has gone on"
-    clock.now += endpoints.OUTAGE_RESET_S + 1
+    clock.now += session_pool.OUTAGE_RESET_S + 1
     assert await gone(pool, clock) > 10, "another wait, after a break"
 
 

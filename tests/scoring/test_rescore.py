@@ -25,8 +25,7 @@ from ludus.errors import ConfigError, ModelBusy, ProviderRefuses, RunError, Stop
 from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import EpisodeRecorded, ProgressEvent, RunStarted
 from ludus.rollout.stats import summarize_run
-from ludus.scoring.rescore import measure_pair_accuracy
-from ludus.scoring.rescorer import JUDGEMENTS_FILE
+from ludus.scoring.rescore import JUDGEMENTS_FILE, measure_pair_accuracy
 from scoring.reward_samples import HERE
 from scoring.stored_runs import build_broken, build_episode, grade_guesses, read, write_run
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group
 
 from ludus.cli.commands import GROUPS, SECTIONS
-from ludus.cli.program import (
+from ludus.cli.flags import (
     HELP_ALL,
     INSTALL_COMPLETION,
     Flag,

@@ -17,7 +17,7 @@ from cyclopts import CycloptsError
 
 from ludus.cli.command_line import replace_typed_command
 from ludus.cli.commands import STAGES
-from ludus.cli.program import (
+from ludus.cli.flags import (
     CONFIG,
     Flag,
     find_command,

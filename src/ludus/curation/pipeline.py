@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from pathlib import Path
 
-from ludus.curation import filters, similarity
+from ludus.curation import filters, pairs, similarity
 from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.config import CurateConfig
 from ludus.curation.load_episodes import find_episode_files
@@ -107,9 +107,9 @@ def _select_episodes(catalog: Catalog, config: CurateConfig, progress: CuratePro
         progress("comparing with the held-out set", 0, None)
         similarity.exclude_held_out_tasks(catalog, config.held_out, config.similarity_threshold)
     if config.to == "dpo":
-        filters.build_pairs(catalog, config)
+        pairs.build_pairs(catalog, config)
         if config.dedupe:
-            filters.exclude_duplicate_pairs(catalog)
+            pairs.exclude_duplicate_pairs(catalog)
     if config.to == "nemo-gym-input":
         filters.keep_first_of_group(catalog)
     if config.test_size is None or not catalog.kept:

@@ -15,17 +15,12 @@ from pydantic_core import from_json, to_json
 
 from ludus.curation.catalog import UNREADABLE, Catalog
 from ludus.curation.config import CurateConfig
-from ludus.curation.filters import DUPLICATE, MALFORMED_CALL, iter_pairs
+from ludus.curation.filters import DUPLICATE, MALFORMED_CALL
 from ludus.curation.formats import nemo_gym, openenv
+from ludus.curation.labelled_turns import count_agreement, has_malformed_call
+from ludus.curation.pairs import iter_pairs
+from ludus.curation.row_builders import MalformedCallError, dpo_row, sft_rows, tutor_pair_rows
 from ludus.curation.similarity import TEST, TRAIN
-from ludus.curation.training_rows import (
-    MalformedCallError,
-    count_agreement,
-    dpo_row,
-    has_malformed_call,
-    sft_rows,
-    tutor_pair_rows,
-)
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import has_canonical_head
 from ludus.data.files import stable_hash

@@ -252,3 +252,43 @@ def is_zero_variance(rewards: Sequence[float | None]) -> bool:
         return True
     highest, lowest = max(scored), min(scored)
     return highest - lowest <= REWARD_TOLERANCE * max(1.0, abs(highest), abs(lowest))
+
+
+def paired_share_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
+    """Return the interval of the mean of first - second, for the shares of two at each task."""
+    differences = [first - second for first, second in pairs]
+    has_counts = is_binary([share for pair in pairs for share in pair])
+    interval = None if has_counts else mean_interval(differences)
+    if interval is not None:
+        return Interval(max(-1.0, interval.low), min(1.0, interval.high))
+    return newcombe_interval(
+        both=fsum(first * second for first, second in pairs),
+        first=fsum(first * (1 - second) for first, second in pairs),
+        second=fsum((1 - first) * second for first, second in pairs),
+        neither=fsum((1 - first) * (1 - second) for first, second in pairs),
+    )
+
+
+def newcombe_interval(both: float, first: float, second: float, neither: float) -> Interval:
+    """Return Newcombe's score interval (method 10) of a difference of paired shares.
+
+    The counts are of tasks that both solved, only the first, only the second, and neither. The
+    difference is the first minus the second.
+    """
+    n = both + first + second + neither
+    p, q = (both + first) / n, (both + second) / n
+    p_low, p_high = wilson_interval(both + first, n)
+    q_low, q_high = wilson_interval(both + second, n)
+    # The correlation, with Newcombe's continuity correction, which can only shrink it.
+    margins, phi = (both + first) * (second + neither) * (both + second) * (first + neither), 0.0
+    if margins > 0:
+        product = both * neither - first * second
+        corrected = max(0.0, product - n / 2) if product > 0 else product
+        phi = max(-1.0, min(1.0, corrected / sqrt(margins)))
+    below = _combine_margins(p - p_low, q_high - q, phi)
+    above = _combine_margins(p_high - p, q - q_low, phi)
+    return Interval(max(-1.0, p - q - below), min(1.0, p - q + above))
+
+
+def _combine_margins(one: float, other: float, phi: float) -> float:
+    return sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))

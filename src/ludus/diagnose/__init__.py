@@ -9,7 +9,7 @@ from ludus.diagnose.diagnosis import (
     read_run,
 )
 from ludus.diagnose.episode_stats import RunEpisodes, read_episode_stats
-from ludus.diagnose.reward_delta import RewardChange
+from ludus.diagnose.reward_change import RewardChange
 from ludus.diagnose.rules import Verdict
 
 __all__ = [

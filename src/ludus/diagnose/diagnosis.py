@@ -19,7 +19,7 @@ from ludus.data.training_log import (
     read_log,
 )
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episode_stats
-from ludus.diagnose.reward_delta import (
+from ludus.diagnose.reward_change import (
     RewardChange,
     component_changes,
     format_change_with_interval,

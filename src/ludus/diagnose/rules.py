@@ -15,7 +15,7 @@ from typing import Literal
 from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
 from ludus.diagnose.detectors import SaturationDetector
 from ludus.diagnose.episode_stats import RunEpisodes, zero_variance_share
-from ludus.diagnose.reward_delta import (
+from ludus.diagnose.reward_change import (
     MIN_DELTA,
     RewardChange,
     first_and_last_groups,

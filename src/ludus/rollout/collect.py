@@ -26,7 +26,6 @@ from ludus.errors import ConfigError, LudusError, WorkersFailed
 from ludus.rollout.config import CollectConfig
 from ludus.rollout.endpoints import (
     EnvironmentEndpoint,
-    SessionPool,
     close_endpoints,
     preflight_endpoints,
     preflight_tasks,
@@ -46,6 +45,7 @@ from ludus.rollout.progress import (
     ignore_progress,
 )
 from ludus.rollout.ray_cluster import RayWorkers, open_cluster
+from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats, summarize_run
 from ludus.rollout.workers import EpisodePlay, EpisodeWorkers, WorkerSource
 

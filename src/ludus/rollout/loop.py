@@ -33,9 +33,9 @@ from ludus.errors import (
     WorkersFailed,
 )
 from ludus.protocol.types import StepResult
-from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.plan import Assignment
 from ludus.rollout.progress import EpisodeProgress
+from ludus.rollout.session_pool import SessionPool
 
 SYSTEM_PROMPT = (
     "You act through the tools that you are given. Read what you are shown, then call a tool; "

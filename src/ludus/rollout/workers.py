@@ -25,9 +25,9 @@ from ludus.environment.faults import (
     report_fault,
 )
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
-from ludus.rollout.endpoints import SessionPool
 from ludus.rollout.loop import EpisodeLimits, run_attempt
 from ludus.rollout.plan import Assignment
+from ludus.rollout.session_pool import SessionPool
 
 WorkItem = tuple[Assignment, int]
 """An episode, and the number of the attempt."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -12,18 +13,29 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
+from ludus.agents.agent import Agent
 from ludus.client.event_loop import to_sync
 from ludus.data.config import config_digest
+from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
+from ludus.data.episode_reader import read_resume_index
 from ludus.data.estimates import MeanEstimate, TaskRewards, is_zero_variance
+from ludus.data.files import Checksum
 from ludus.data.journal import Journal
+from ludus.data.json_files import int_field, object_field
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, LudusError
+from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress
+from ludus.rollout.stats import RunBudget, RunStats
 from ludus.scoring.config import JUDGE, RescoreConfig
-from ludus.scoring.rescorer import JUDGEMENTS_FILE, Rescorer, SourceRun, index_episodes
+from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
+from ludus.scoring.reward_functions import RewardFunction, RewardFunctions
+from ludus.scoring.source_run import SourceRun, index_episodes
 
 RUN_KIND = "rescore"
+JUDGEMENTS_FILE = "judgements.jsonl"
+_JUDGE_COUNTS = ("calls", "cached", "failed")
 _MAX_PAIRED_ATTEMPTS = 100
 """Attempts at one task of which all pairs are compared; of more attempts, evenly spaced ones."""
 
@@ -181,3 +193,128 @@ def measure_pair_accuracy(
                 is_concordant = (reference < other_reference) == (score < other_score)
                 accuracy.add(name, float(is_concordant))
     return accuracy.estimate()
+
+
+class Rescorer(EpisodeRun):
+    """One start of one run: scores what its journal does not have yet, and appends it.
+
+    The unit of work is one episode, or one group of attempts if the judge ranks groups.
+    """
+
+    verbs = ("scores", "judged")
+    failure_prefix = "The judge failed: "
+
+    def __init__(
+        self,
+        config: RescoreConfig,
+        functions: RewardFunctions,
+        source: SourceRun,
+        folder: RunFolder,
+        progress: ProgressCallback,
+        judgements: Journal | None = None,
+    ) -> None:
+        """`judgements` takes what the judge replies."""
+        self._pending = source.find_pending(folder.episodes_path, retry_broken=config.retry_broken)
+        earlier_summary = folder.read_summary()
+        checksum = Checksum.from_summary(earlier_summary)
+        stats = RunStats(
+            planned=len(source.lines),
+            remaining=len(self._pending),
+            index=read_resume_index(folder.episodes_path, checksum=checksum),
+        )
+        super().__init__(folder, stats, RunBudget(max_time=config.max_time), progress)
+        self.config, self.concurrency = config, config.concurrency
+        self.judge = config.judge
+        self.agent: Agent | None = None if config.judge is None else config.judge.agent
+        self._source = source
+        self._judgements: dict[str, Judgement] = {}
+        """Of the units in progress, by episode id."""
+        self._functions = functions
+        if self.judge is not None:
+            judge = RewardFunction(
+                JUDGE,
+                config.judge_weight,
+                lambda episode: self._judgements[episode.episode_id].score,
+            )
+            self._functions = RewardFunctions(
+                (*functions.functions, judge), functions.environment_weight
+            )
+        self._active_ids: set[str] = set()
+        self._judgement_log = judgements
+        if self.judge is not None:
+            # What earlier starts of the run have spent on the judge.
+            spent = object_field(earlier_summary, JUDGE)
+            calls, cached, failed = (int_field(spent, name) or 0 for name in _JUDGE_COUNTS)
+            usage = Usage.model_validate(object_field(spent, "usage"))
+            self.judge.resume(JudgeStats(calls, cached, failed, usage))
+
+    @property
+    def max_active(self) -> float:
+        if self.judge is None:
+            return self.concurrency
+        limit = self.judge.agent.concurrency_limit
+        concurrency = self.concurrency if limit is None else limit
+        return min(concurrency, self.judge.max_active)
+
+    def summary(self) -> JsonObject:
+        judge = {JUDGE: self.judge.stats.as_json()} if self.judge is not None else {}
+        return {**super().summary(), **judge}
+
+    def items(self) -> Iterable[Sequence[str]]:
+        """Episode ids that are scored together."""
+        if self.judge is None or not self.judge.groups:
+            return (
+                [episode_id] for episode_id in self._source.lines if episode_id in self._pending
+            )
+        by_task: defaultdict[str, list[str]] = defaultdict(list)
+        for episode_id, line in self._source.lines.items():
+            by_task[line.group_id].append(episode_id)
+        groups = list(by_task.values())
+        if all(len(ids) == 1 for ids in groups):
+            self.warn(
+                "No task has more than one attempt, so that there is nothing to compare: "
+                "each is judged alone."
+            )
+        return (ids for ids in groups if not self._pending.isdisjoint(ids))
+
+    async def work(self, item: Sequence[str]) -> None:
+        self._active_ids.update(item)
+        try:
+            episodes = self._source.read(item)
+            played = [episode for episode in episodes if not episode.broken]
+            if self.judge is not None and played:
+                for episode, judgement in zip(played, await self.judge.judge(played), strict=True):
+                    self._judgements[episode.episode_id] = judgement
+                    if self._judgement_log is not None:
+                        fields = {"episode_id": episode.episode_id, **asdict(judgement)}
+                        self._judgement_log.append(json.dumps(fields).encode() + b"\n")
+            for episode in episodes:
+                if episode.episode_id not in self._pending:
+                    continue
+                scored = await self._score(episode)
+                if episode.broken:
+                    self.write(scored)
+                else:
+                    self.record(scored, self._active_ids)
+        except BudgetExhausted as exhausted:
+            self.drain(str(exhausted))
+        except LudusError as error:  # A reward function failed, or a file cannot be used.
+            self.fail(error, "scoring failed")
+        finally:
+            self._active_ids.difference_update(item)
+            for episode_id in item:
+                self._judgements.pop(episode_id, None)
+                self.end(episode_id)
+
+    async def _score(self, episode: Episode) -> Episode:
+        """Score an episode; a failure of the judge makes it a broken one."""
+        judgement = self._judgements.get(episode.episode_id)
+        if judgement is None or judgement.error is None:
+            return await self._functions.score(episode)
+        fault = EpisodeFault(kind=judgement.error, where="model", message=judgement.reason)
+        update = {"reward": None, "stop_reason": StopReason.BROKEN, "error": fault}
+        return episode.model_copy(update=update)
+
+    def write(self, episode: Episode) -> None:
+        super().write(episode)
+        self._pending.discard(episode.episode_id)

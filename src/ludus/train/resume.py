@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ludus.data.config import describe_differences
 from ludus.data.json_files import to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import truncate_log
 from ludus.errors import OtherSettings, RunError
-from ludus.train.context import TrainContext
 from ludus.train.output import checkpoints, record, training_folder
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record import TrainingRecord
 from ludus.train.trl_config import NON_DECISIVE_FIELDS
+
+if TYPE_CHECKING:
+    from ludus.train.context import TrainContext
 
 _MAX_DIFFERENCES_SHOWN = 8
 NON_DECISIVE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ludus.curation.training_rows import count_agreement
+from ludus.curation.labelled_turns import count_agreement
 from ludus.data.config import describe_differences
 from ludus.data.episode import Episode
 from ludus.data.estimates import TaskRewards

@@ -21,7 +21,7 @@ from cli.collect_cli import (
     start_collect,
 )
 from cli.in_process import Result, Runner
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 from ludus.errors import ConfigError, RunError
 
 

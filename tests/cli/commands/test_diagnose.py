@@ -13,7 +13,7 @@ from cli.collect_cli import error_line
 from cli.in_process import Result, Runner
 from ludus.data.training_log import sparkline
 from ludus.diagnose import read_run
-from ludus.diagnose.reward_delta import format_change_with_interval
+from ludus.diagnose.reward_change import format_change_with_interval
 from ludus.errors import RunError
 
 

@@ -16,7 +16,7 @@ from world import wait_until
 
 from cli.collect_cli import CLEAN_ENV, COUNTER, read_episodes, read_summary
 from cli.in_process import Result, Runner
-from ludus.cli.program import find_command, flags_of
+from ludus.cli.flags import find_command, flags_of
 from ludus.errors import LudusError
 
 

@@ -11,7 +11,7 @@ import pytest
 from recipe.small_recipes import REDUCED, TAUGHT, save_models, set_flags, unsteady_teacher
 
 from cli.in_process import Result, Runner
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 from ludus.errors import ConfigError, LudusError, RunError
 from ludus.recipe.recipe_file import shipped_recipes
 

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from curation.formats.message_lines import ASKED, SAID, one, read
 from ludus.curation.formats.base import build_episode
 from ludus.curation.formats.messages import read_messages
-from ludus.curation.training_rows import sft_rows
+from ludus.curation.row_builders import sft_rows
 from ludus.data.episode import Episode, EpisodeFault, StopReason
 from ludus.data.episode_reader import episodes as recorded
 from ludus.data.messages import Call, Function, Message

@@ -17,7 +17,7 @@ from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.train.trl_compat import GRPOConfig, GRPOTrainer
-from ludus.train.trl_compat.trainers import expand_per_completion, is_legacy
+from ludus.train.trl_compat.rollout_func import expand_per_completion, is_legacy
 from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
 from train.trl_compat.scripted_rollouts import FAST_ARGS, chat_policy
 

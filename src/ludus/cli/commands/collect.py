@@ -19,7 +19,7 @@ from ludus.cli.display.formatting import (
     format_reward,
     plural,
 )
-from ludus.cli.program import command, name_flags
+from ludus.cli.flags import command, name_flags
 from ludus.errors import ConfigError
 from ludus.options import Option
 from ludus.policy.agent_factory import AgentConfig

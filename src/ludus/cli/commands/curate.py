@@ -11,7 +11,7 @@ from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common import resolve_run_path
 from ludus.cli.display.console import console, escape_control_chars, print_table, print_text
 from ludus.cli.display.formatting import plural
-from ludus.cli.program import command, name_flags
+from ludus.cli.flags import command, name_flags
 from ludus.curation.config import CurateConfig
 from ludus.options import Option, expand_path
 

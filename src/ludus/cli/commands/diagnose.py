@@ -16,7 +16,7 @@ from ludus.cli.display.console import (
     print_facts,
     print_text,
 )
-from ludus.cli.program import command, name_command_flags
+from ludus.cli.flags import command, name_command_flags
 from ludus.data.training_log import sparkline
 from ludus.options import Option, expand_path
 
@@ -80,7 +80,7 @@ def diagnose_command(
 
 def table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     from ludus.data.estimates import format_mean
-    from ludus.diagnose.reward_delta import (
+    from ludus.diagnose.reward_change import (
         format_change_with_interval,
         format_number,
         format_reward,

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from ludus.cli import common
 from ludus.cli.display.console import print_table, print_text
-from ludus.cli.program import command
+from ludus.cli.flags import command
 from ludus.data.run_folder import DISTRIBUTION
 from ludus.errors import LudusError
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from ludus.cli import common
 from ludus.cli.display.console import console, escape_control_chars, print_table, print_text
-from ludus.cli.program import command, name_flags
+from ludus.cli.flags import command, name_flags
 from ludus.data.config import check_at_least
 from ludus.data.episode import Episode
 from ludus.environment.registry import find_environment, registered_environments

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
-from ludus.cli.program import command
+from ludus.cli.flags import command
 from ludus.errors import ConfigError
 from ludus.evaluation.config import EvalConfig
 from ludus.options import Option

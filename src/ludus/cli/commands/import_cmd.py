@@ -11,7 +11,7 @@ from typing import Annotated
 from ludus.cli import common
 from ludus.cli.display.console import print_text
 from ludus.cli.display.formatting import plural
-from ludus.cli.program import command
+from ludus.cli.flags import command
 from ludus.options import Option
 
 

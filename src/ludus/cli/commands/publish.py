@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
 from ludus.cli.common import resolve_run_path
+from ludus.cli.flags import command
 from ludus.cli.hub_uploads import push_data, push_trained_model
-from ludus.cli.program import command
 from ludus.errors import ConfigError, ContainerFailed
 from ludus.options import Option, expand_path
 

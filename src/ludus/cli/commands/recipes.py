@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
-from ludus.cli.program import command
+from ludus.cli.flags import command
 from ludus.cli.recipe_stages import stage_command
 from ludus.errors import ConfigError, LudusError, RunError, did_you_mean
 from ludus.options import Option, expand_path
@@ -68,7 +68,7 @@ def run_command(
     ludus run my-recipe.toml --set grpo.steps=50 --from grpo
     """
     from ludus.cli.display.recipe_view import RecipeView, print_ending, print_plan
-    from ludus.cli.program import name_flags
+    from ludus.cli.flags import name_flags
     from ludus.cli.recipe_stages import apply_defaults, check_inputs, check_options, check_recipe
     from ludus.recipe.fingerprint import RecipeState
     from ludus.recipe.recipe_file import read_recipe

@@ -10,7 +10,7 @@ from typing import Annotated
 from ludus.cli.common import newest_run, resolve_run_path
 from ludus.cli.display.console import print_table
 from ludus.cli.display.formatting import format_count, format_dollars, format_reward
-from ludus.cli.program import command
+from ludus.cli.flags import command
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 from ludus.options import Option, expand_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
-from ludus.cli.program import command
+from ludus.cli.flags import command
 from ludus.errors import MissingExtra
 from ludus.options import Option
 from ludus.serve.config import ModelServeConfig, ServeConfig, limit_sessions
@@ -31,7 +31,7 @@ def serve_command(
     from rich.markup import escape
 
     from ludus.cli.display.console import console, print_if_read
-    from ludus.cli.program import name_flags
+    from ludus.cli.flags import name_flags
     from ludus.environment.registry import find_environment
 
     environment = find_environment(spec)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
 from ludus.cli.command_line import end_if_checking, typed_command
-from ludus.cli.program import command, to_texts
+from ludus.cli.flags import command, to_texts
 from ludus.options import Option, expand_path
 from ludus.train.config import TrainConfig
 from ludus.train.grpo.grpo_config import GRPOConfig

@@ -8,7 +8,7 @@ from typing import Annotated
 from ludus.cli.command_line import end_if_checking
 from ludus.cli.common import resolve_run_path
 from ludus.cli.display.console import print_if_read
-from ludus.cli.program import command, name_command_flags
+from ludus.cli.flags import command, name_command_flags
 from ludus.errors import MissingExtra
 from ludus.options import Option, expand_path
 

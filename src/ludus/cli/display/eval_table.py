@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ludus.cli.display.console import console, escape_control_chars, print_text
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -28,7 +28,7 @@ from ludus.cli.display.status import (
     decode_texts,
     time_left,
 )
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 from ludus.client.event_loop import run_async
 from ludus.rollout.collect import Collector
 from ludus.rollout.episode_run import EpisodeRun

@@ -12,7 +12,7 @@ from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import format_count
 from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseStatus, Status, bar_line, create_status, time_left
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 from ludus.data.training_log import first_and_last_means, metric_values, sparkline
 from ludus.rollout.progress import PhaseProgress
 

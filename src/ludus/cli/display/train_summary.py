@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ludus.cli.command_line import is_stage
 from ludus.cli.display.console import escape_control_chars
 from ludus.cli.display.formatting import format_change, format_clock, format_count
-from ludus.cli.program import name_flags
+from ludus.cli.flags import name_flags
 
 if TYPE_CHECKING:
     from ludus.data.tool_schema import JsonObject
@@ -73,7 +73,7 @@ def print_training_summary(
 
 def result_lines(result: TrainResult) -> list[tuple[str, str]]:
     """For the summary: steps, loss or reward, and time of SFT, DPO and GRPO."""
-    from ludus.diagnose.reward_delta import format_change_with_interval, format_reward
+    from ludus.diagnose.reward_change import format_change_with_interval, format_reward
     from ludus.train.output.record import read_record
 
     record = read_record(result.folder)

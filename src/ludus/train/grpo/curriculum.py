@@ -27,7 +27,7 @@ from ludus.errors import LudusError
 from ludus.train.output.record import BucketRecord
 
 if TYPE_CHECKING:
-    from ludus.train.grpo.grpo_context import GRPOContext
+    from ludus.train.context import GRPOContext
     from ludus.train.output.checkpoints import CheckpointState
 
 

@@ -9,9 +9,9 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_log
 from ludus.diagnose.detectors import SaturationDetector
 from ludus.train.callbacks import RunCallback
+from ludus.train.context import GRPOContext
 from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.group_rollouts import RolloutLog
-from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.learning_rate import TrustRegion

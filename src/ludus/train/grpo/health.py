@@ -11,8 +11,8 @@ from typing import Any
 
 from ludus.data.training_log import LogEntry
 from ludus.diagnose.detectors import DegradationDetector, SignalDetector
+from ludus.train.context import GRPOContext
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.learning_rate import restore_scheduled_lr
 from ludus.train.output.checkpoints import BestModel, load_best, read_best, save_best
 

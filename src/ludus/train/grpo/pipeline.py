@@ -15,13 +15,12 @@ from ludus.policy.vision.training_images import drop_empty_image_inputs
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import import_reward_functions
 from ludus.train.acceleration import skip_unlabelled_logits
-from ludus.train.context import training_process
+from ludus.train.context import GRPOContext, build_grpo_context, training_process
 from ludus.train.grpo.advantages import SeedCheck
 from ludus.train.grpo.curriculum import build_curriculum
 from ludus.train.grpo.group_rollouts import GroupRollouts, RolloutLog
 from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.grpo_context import GRPOContext, build_grpo_context
 from ludus.train.grpo.health import keep_best
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import build_policy_agent, check_vllm_installed

@@ -22,8 +22,8 @@ from ludus.policy.engine.engine_api import (
 )
 from ludus.policy.load import Policy
 from ludus.policy.sampling_config import eos_token_ids
+from ludus.train.context import GRPOContext
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.grpo_context import GRPOContext
 
 
 class TrainingPolicyAgent(PolicyAgent):

@@ -24,7 +24,6 @@ from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import (
     PREFLIGHT_TASKS,
     EnvironmentEndpoint,
-    SessionPool,
     close_endpoints,
     preflight_endpoints,
     preflight_tasks,
@@ -33,6 +32,7 @@ from ludus.rollout.endpoints import (
 from ludus.rollout.loop import retry_faults, run_attempt
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import EpisodeProgress, PhaseProgress, Watchdog
+from ludus.rollout.session_pool import SessionPool
 
 CLOSE_TIMEOUT_S = 15.0
 PREFLIGHT_SEARCH_TASKS = 8

@@ -22,10 +22,10 @@ from ludus.policy.device import release_gpu_memory
 from ludus.policy.vision.training_images import episode_image_inputs
 from ludus.train.acceleration import compile_layers
 from ludus.train.callbacks import add_callback
+from ludus.train.context import GRPOContext
 from ludus.train.grpo.advantages import TurnValues
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.grpo_callbacks import EVENTS, GRPOCallback
-from ludus.train.grpo.grpo_context import GRPOContext
 from ludus.train.grpo.learning_rate import (
     TrustRegion,
     WeightSnapshot,

@@ -16,7 +16,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ from ludus.policy.engine.batcher import RequestBatcher
 from ludus.policy.load import Policy
 from ludus.policy.runtime import start_engine
 from ludus.train.trl_compat.environment_factory import offer_environment_tools
+from ludus.train.trl_compat.rollout_func import call_legacy, is_legacy
 from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from transformers.trainer_utils import TrainOutput
 
 __all__ = ["DPOConfig", "DPOTrainer", "GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"]
-
-_PER_COMPLETION_FIELDS = ("completion_ids", "logprobs")
-_REQUIRED_FIELDS = ("prompt_ids", *_PER_COMPLETION_FIELDS)
 
 
 class SFTConfig(trl.SFTConfig):  # type: ignore[misc]  # TRL is not typed.
@@ -236,57 +234,3 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
         finally:
             server.completions = None
             model.train(training)
-
-
-def is_legacy(function: Callable[..., Any]) -> bool:
-    """Whether a rollout function needs three positional arguments."""
-    parameters = inspect.signature(function).parameters.values()
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(each.kind in kinds and each.default is each.empty for each in parameters) == 3
-
-
-def call_legacy(
-    function: Callable[..., Any], prompts: Sequence[Any], trainer: trl.GRPOTrainer, size: int
-) -> dict[str, Any]:
-    """Call a function of three arguments on this process's prompts; its results as TRL takes them.
-
-    `prompts` has each prompt `size` times in a row.
-    """
-    from trl.data_utils import apply_chat_template, is_conversational
-
-    args = copy.copy(trainer.args)
-    args.num_generations = size
-    tokenizer, texts = trainer.processing_class, list(prompts[::size])
-    if is_conversational({"prompt": texts[0]}):
-        kwargs = trainer.chat_template_kwargs
-        rendered = [apply_chat_template({"prompt": p}, tokenizer, **kwargs) for p in texts]
-        texts = [each["prompt"] for each in rendered]
-    return expand_per_completion(function(texts, args, tokenizer), len(prompts), size)
-
-
-def expand_per_completion(
-    output: Mapping[str, Any], count: int, num_generations: int
-) -> dict[str, Any]:
-    """Repeat the values that were given once per prompt, so that all lists have `count` items.
-
-    Log-probabilities may be numbers, or lists of the likeliest tokens' with the sampled one first.
-    """
-    missing = [name for name in _REQUIRED_FIELDS if name not in output]
-    if missing:
-        raise ConfigError(f"The rollout function must return {missing[0]!r}.")
-    expanded = dict(output)
-    for name, value in output.items():
-        is_per_prompt = isinstance(value, list) and len(value) * num_generations == count
-        if is_per_prompt and name not in _PER_COMPLETION_FIELDS:
-            expanded[name] = [item for item in value for _ in range(num_generations)]
-    if len(expanded["completion_ids"]) != count or len(expanded["prompt_ids"]) != count:
-        raise ConfigError(
-            f"The rollout function returned {len(output['completion_ids'])} completions for "
-            f"{count // num_generations} prompts, expected {num_generations} for each: {count}."
-        )
-    if expanded["logprobs"] is not None:
-        expanded["logprobs"] = [
-            [float(value[0] if isinstance(value, list) else value) for value in row]
-            for row in expanded["logprobs"]
-        ]
-    return expanded

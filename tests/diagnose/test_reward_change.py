@@ -11,7 +11,7 @@ from diagnose.runs import Sample, level, ramp
 from ludus.data.estimates import Interval
 from ludus.diagnose import RewardChange, diagnose
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episode_stats
-from ludus.diagnose.reward_delta import (
+from ludus.diagnose.reward_change import (
     format_change_with_interval,
     format_number,
     format_reward,

@@ -20,7 +20,7 @@ from curation.attempts import (
 )
 from ludus.curation import CurateConfig
 from ludus.curation.config import OutputKind
-from ludus.curation.training_rows import MalformedCallError, dpo_row, sft_rows
+from ludus.curation.row_builders import MalformedCallError, dpo_row, sft_rows
 from ludus.data.episode import Episode
 from ludus.data.messages import ImagePart, ImageUrl, Message, Text
 from ludus.errors import ConfigError

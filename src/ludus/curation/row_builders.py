@@ -11,8 +11,8 @@ otherwise is context without loss.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
+from ludus.curation.labelled_turns import labelled_turns, reply_positions
 from ludus.data.episode import Episode
 from ludus.data.messages import Message, Text, messages_before_reply
 from ludus.data.tool_schema import JsonObject, parse_arguments
@@ -45,7 +45,7 @@ def dpo_row(chosen: Episode, rejected: Episode, *, reasoning: bool = True) -> Js
     prompt = messages_before_reply(chosen.messages)
     sides = []
     for messages in (chosen.messages[len(prompt) :], rejected.messages[len(prompt) :]):
-        end = _reply_positions(messages)[-1] + 1
+        end = reply_positions(messages)[-1] + 1
         sides.append(build_messages(messages[:end], reasoning=reasoning))
     return {
         "prompt": build_messages(prompt, reasoning=reasoning),
@@ -119,70 +119,13 @@ def build_messages(
     return built
 
 
-def has_malformed_call(message: Message) -> bool:
-    """Whether the arguments of a call are not a JSON object."""
-    calls = message.tool_calls or ()
-    return any(parse_arguments(call.function.arguments) is None for call in calls)
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledTurn:
-    """A turn for which the tutor has a reply."""
-
-    position: int
-    """The index of the student's reply among the messages, or their number if there is none."""
-    advice: Message
-    reply: Message | None
-    """The student's reply; None if it said nothing."""
-    explored: bool
-
-    @property
-    def agreed(self) -> bool:
-        """Whether student and tutor make the same calls, or without calls write the same text."""
-        if self.reply is None:
-            return False
-        if not self.reply.tool_calls and not self.advice.tool_calls:
-            return self.reply.text.strip() == self.advice.text.strip()
-        made, advised = (
-            [
-                (call.function.name, parse_arguments(call.function.arguments))
-                for call in message.tool_calls or ()
-            ]
-            for message in (self.reply, self.advice)
-        )
-        return not has_malformed_call(self.reply) and made == advised
-
-
-def labelled_turns(episode: Episode) -> Iterator[LabelledTurn]:
-    """Yield the turns with a usable reply of the tutor.
-
-    Labels end at a call of the student whose arguments are not a JSON object: no chat template can
-    render the rest.
-    """
-    positions = _reply_positions(episode.messages)
-    for turn, advice in enumerate(episode.tutor_replies):
-        has_reply = turn < len(positions)
-        at = positions[turn] if has_reply else len(episode.messages)
-        reply = episode.messages[at] if has_reply else None
-        if advice is not None and not has_malformed_call(advice):
-            yield LabelledTurn(at, advice, reply, turn in episode.explored_turns)
-        if reply is None or has_malformed_call(reply):
-            return
-
-
-def count_agreement(episode: Episode) -> tuple[int, int]:
-    """In how many turns student and tutor agree, and how many are labelled."""
-    agreed = [turn.agreed for turn in labelled_turns(episode)]
-    return sum(agreed), len(agreed)
-
-
 def _trained_messages(episode: Episode) -> list[tuple[tuple[Message, ...], frozenset[int]]]:
     """The conversations to train on, each with the positions of its replies without loss.
 
     With a tutor: the episode with loss on the turns in agreement, and a copy for each correction.
     """
     if not episode.tutor_replies:
-        positions = _reply_positions(episode.messages)
+        positions = reply_positions(episode.messages)
         turns = (turn for turn in episode.explored_turns if turn < len(positions))
         masked = frozenset(positions[turn] for turn in turns)
         return [(episode.messages, masked)] if {*positions} - masked else []
@@ -198,13 +141,9 @@ def _trained_messages(episode: Episode) -> list[tuple[tuple[Message, ...], froze
             trained.add(turn.position)
         else:
             before = messages[: turn.position]
-            corrections.append(((*before, turn.advice), frozenset(_reply_positions(before))))
+            corrections.append(((*before, turn.advice), frozenset(reply_positions(before))))
     if not trained:
         return corrections
     # What follows the last turn with loss is no context of any.
     played = tuple(messages[: max(trained) + 1])
-    return [(played, frozenset(_reply_positions(played)) - trained), *corrections]
-
-
-def _reply_positions(messages: Sequence[Message]) -> list[int]:
-    return [at for at, message in enumerate(messages) if message.role == "assistant"]
+    return [(played, frozenset(reply_positions(played)) - trained), *corrections]

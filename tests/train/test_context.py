@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from ludus.train import GRPOConfig
-from ludus.train.grpo.grpo_context import GRPOContext
+from ludus.train.context import GRPOContext
 
 
 def run_id(config: GRPOConfig) -> str:
