@@ -72,8 +72,8 @@ def _tokenize(data: Path, model: str) -> Any:
     """The tokens and labels that Ludus trains on."""
     from ludus.policy.chat.chat_format import find_chat_format
     from ludus.policy.load import load_tokenizer
-    from ludus.train.data.loading import open_data
     from ludus.train.data.tokenization import RowTokenizer, tokenize
+    from ludus.train.data.training_data import open_data
 
     tokenizer = load_tokenizer(model)
     row_tokenizer = RowTokenizer(tokenizer, find_chat_format(tokenizer).template, "sft")

@@ -23,7 +23,7 @@ from ludus.errors import LudusError
 from ludus.recipe.recipe_file import read_recipe
 from ludus.rollout.plan import read_tasks
 from ludus.scoring.source_run import index_episodes
-from ludus.train.data.loading import JsonlRows
+from ludus.train.data.training_data import JsonlRows
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries, read_fields
 from ludus.viewer.library import find_entries

@@ -12,7 +12,7 @@ import pytest
 from policy.models import saved
 
 from ludus import sft
-from ludus.train.progress import NoProgress
+from ludus.train.result import NoProgress
 from train.sample_rows import sft_data
 from train.short_runs import read_curve, train_config
 

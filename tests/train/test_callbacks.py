@@ -9,7 +9,7 @@ import pytest
 
 from ludus.train.callbacks import RunCallback
 from ludus.train.distributed import Distributed
-from ludus.train.progress import NoProgress
+from ludus.train.result import NoProgress
 
 
 @pytest.mark.parametrize(

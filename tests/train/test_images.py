@@ -21,9 +21,9 @@ from ludus.policy.load import load, load_model, load_tokenizer
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.train import Lora
 from ludus.train.data.batches import ImageCollator, PairCollator
-from ludus.train.data.loading import JsonlRows
 from ludus.train.data.rows import IGNORE_INDEX
 from ludus.train.data.tokenization import RowTokenizer
+from ludus.train.data.training_data import JsonlRows
 from train.image_rows import image_rows
 from train.sample_rows import sft_row, write_jsonl
 from train.short_runs import RecordingProgress, read_curve, same_curve, train_config

@@ -32,7 +32,7 @@ from ludus.errors import (
 
 
 def parse_response_json(body: bytes) -> object:
-    """The JSON of a response; None for an error. A lone surrogate becomes a question mark.
+    """The JSON of a provider's response, None for an error; a lone surrogate becomes "?".
 
     Models split emoji, and text with half a surrogate pair could not be written to a file.
     """

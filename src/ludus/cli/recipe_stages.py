@@ -168,7 +168,7 @@ def check_inputs(stages: Iterable[Stage]) -> None:
     from ludus.environment.mixture import parse_mixture
     from ludus.policy.model_ref import check_model_name
     from ludus.scoring.reward_functions import import_reward_functions
-    from ludus.train.data.loading import open_data
+    from ludus.train.data.training_data import open_data
     from ludus.train.trl_config import parse_overrides
 
     for stage in stages:

@@ -290,7 +290,7 @@ def is_local_server(url: str) -> bool:
 
 
 def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
-    """The error for an address at which no server accepts connections."""
+    """For clients: the error for an address at which no server accepts connections."""
     # If a name has several addresses, the error's text lists them all; its number is the reason.
     number = error.errno or 0
     reason = os.strerror(number) if number > 0 else error.strerror or str(error)
@@ -298,7 +298,7 @@ def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
 
 
 def status_error(base_url: str, status: int) -> ConnectFailed:
-    """The error for an HTTP status with which a server refuses the connection."""
+    """For clients: the error for an HTTP status with which a server refuses the connection."""
     if status == 401:
         return ConnectFailed(f"{base_url} requires another `token` (HTTP 401).")
     if status == 403:

@@ -142,7 +142,7 @@ def window_size(steps: int) -> int:
 
 
 def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """Means over the first and the last window of a log; None without rewards."""
+    """Means over the first and the last window of a training log; None without rewards."""
     size = window_size(len(rewards))
     return (fmean(rewards[:size]), fmean(rewards[-size:])) if rewards else None
 

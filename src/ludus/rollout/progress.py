@@ -44,7 +44,7 @@ class PhaseProgress:
         self._earlier_tokens = self.count_tokens() or 0
 
     def advance(self, done: int, tokens: int = 0) -> None:
-        """Add to the counts."""
+        """Add to the counts of a stage's phase."""
         self.done += done
         if self.token_count is not None:
             self.token_count += tokens
@@ -210,7 +210,7 @@ class Watchdog:
             self.check()
 
     def check(self) -> None:
-        """Warn about each long wait once, and again whenever it has doubled."""
+        """Warn about each long wait without progress once, and again whenever it has doubled."""
         # A copy in one step: the event loop adds and removes episodes meanwhile.
         statuses = list(self._statuses.values())
         stalled = time.monotonic() - self._last_heartbeat

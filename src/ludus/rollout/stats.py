@@ -128,7 +128,7 @@ class RunBudget:
         return self.max_cost is not None or self.max_total_tokens is not None
 
     def exhausted_reason(self, stats: RunStats, active: Sequence[Usage] = ()) -> str | None:
-        """Why a run's budget allows no further episode, or None.
+        """Why a run's budget allows no further episode by its stats, or None.
 
         `active` is the usage so far of the episodes in progress. Each is expected to use as much as
         the mean episode, or what it has used already, if more.

@@ -158,7 +158,7 @@ def read_authorization(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 def select_subprotocol(headers: Mapping[bytes, bytes]) -> str | None:
-    """The subprotocol in the reply to an upgrade: browsers require one that they offered."""
+    """The subprotocol with which access is granted to a browser: one that it offered."""
     offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")
     return SUBPROTOCOL if SUBPROTOCOL in map(str.strip, offered) else None
 

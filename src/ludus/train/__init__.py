@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ludus.train.config import Lora, TrainConfig
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.progress import TrainProgress, TrainResult
+from ludus.train.result import TrainProgress, TrainResult
 from ludus.train.trl_compat.environment_factory import environment_factory
 from ludus.train.trl_compat.rollout_func import rollout_func
 

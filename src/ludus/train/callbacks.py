@@ -13,7 +13,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record import BucketRecord
-from ludus.train.progress import TrainProgress
+from ludus.train.result import TrainProgress
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState

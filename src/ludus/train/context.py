@@ -29,7 +29,7 @@ from ludus.policy.model_ref import ModelKind, ModelRef, fingerprint_model, resol
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.scoring.reward_functions import RewardFunctions
 from ludus.train.config import BaseTrainConfig, Method, TrainConfig
-from ludus.train.data.loading import TrainingData
+from ludus.train.data.training_data import TrainingData
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.reward_plot import plot_rewards
@@ -37,7 +37,7 @@ from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
 from ludus.train.output.loss_plot import plot_loss
 from ludus.train.output.record import ChatFormatInfo, EnvironmentRecord, TrainingRecord
 from ludus.train.output.training_folder import TENSORBOARD_DIR, TOKENS_DIR, check_model_outside
-from ludus.train.progress import TrainProgress
+from ludus.train.result import TrainProgress
 from ludus.train.resume import NON_DECISIVE_IN_GRPO, decisive_config
 from ludus.train.trl_config import build_trl_config, trl_config_json
 
@@ -217,7 +217,7 @@ def load_training_tokenizer(
 
 @contextmanager
 def training_process(out: Path) -> Iterator[None]:
-    """Silence progress bars, logs and warnings of libraries: Ludus shows the progress itself.
+    """The context of a training's process: silence bars, logs and warnings of libraries.
 
     By default TensorBoard logs would be written among the checkpoints, and removed with them.
     Everything is restored at the end.

@@ -16,10 +16,10 @@ from ludus.train.acceleration import accelerate, skip_unlabelled_logits
 from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig, with_defaults
 from ludus.train.context import OfflineContext, build_offline_context, training_process
-from ludus.train.data.loading import open_data
 from ludus.train.data.prepared_data import PreparedRows, prepare_data
 from ludus.train.data.rows import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer, check_rows, tokenize_splits
+from ludus.train.data.training_data import open_data
 from ludus.train.output.finalize import finalize, finished_result
 from ludus.train.output.record import DataRecord
 from ludus.train.output.training_folder import (
@@ -28,7 +28,7 @@ from ludus.train.output.training_folder import (
     discard_if_unstarted,
     lock_folder,
 )
-from ludus.train.progress import NoProgress, TrainProgress, TrainResult
+from ludus.train.result import NoProgress, TrainProgress, TrainResult
 from ludus.train.resume import PreviousRun, find_previous_run, start_or_resume
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import (

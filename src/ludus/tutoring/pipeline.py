@@ -26,7 +26,7 @@ from ludus.rollout.progress import Notice, PhaseProgress, ProgressEvent, RunStar
 from ludus.train.config import with_defaults
 from ludus.train.offline import sft
 from ludus.train.output.training_folder import check_model_outside
-from ludus.train.progress import NoProgress, TrainProgress
+from ludus.train.result import NoProgress, TrainProgress
 from ludus.train.trl_config import parse_overrides
 from ludus.tutoring.config import TutorConfig
 from ludus.tutoring.rounds import (

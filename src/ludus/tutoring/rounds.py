@@ -30,7 +30,7 @@ from ludus.errors import OtherSettings, RunError
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import read_record
 from ludus.train.output.training_folder import CARD_FILE, remove_run
-from ludus.train.progress import TrainResult
+from ludus.train.result import TrainResult
 
 STATE_FILE = "tutor.json"
 ROUNDS_DIR = "rounds"

@@ -287,7 +287,7 @@ def read_fields(index: EpisodeIndex, run: str, line: int) -> JsonObject:
 def describe_episode(
     entry: StageOutput, line: int, index: EpisodeIndex, queries: EpisodeQueries
 ) -> JsonObject:
-    """An episode without its tokens, the attempts at its task, and its advantages."""
+    """Query an episode without its tokens, the attempts at its task, and its advantages."""
     fields = read_fields(index, entry.shown_path, line)
     has_tokens = fields.pop("tokens", None) is not None
     group = EpisodeFilter(runs=(entry.shown_path,), group_id=str(fields.get("group_id")))

@@ -11,7 +11,6 @@ from tiny_tokenizers import of_family, student
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.config import Method
-from ludus.train.data.loading import JsonlRows
 from ludus.train.data.prepared_data import (
     check_usable,
     choose_max_length,
@@ -19,6 +18,7 @@ from ludus.train.data.prepared_data import (
     write_usable_rows,
 )
 from ludus.train.data.tokenization import RowTokenizer, TokenizedRows, tokenize
+from ludus.train.data.training_data import JsonlRows
 from train.sample_rows import chat_messages, dpo_row, sft_row, write_jsonl
 
 

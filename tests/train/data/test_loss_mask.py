@@ -16,11 +16,11 @@ from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig
 from ludus.train.data.batches import check_loss_mask
-from ludus.train.data.loading import open_data
 from ludus.train.data.prepared_data import PreparedRows, prepare_data
 from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
+from ludus.train.data.training_data import open_data
 from ludus.train.distributed import Distributed
-from ludus.train.progress import NoProgress
+from ludus.train.result import NoProgress
 from ludus.train.trl_config import build_trl_config, set_data_dependent_fields
 from ludus.train.trl_trainers import build_trainer
 from train.sample_rows import dpo_row, sft_row, write_jsonl

@@ -10,9 +10,9 @@ from tiny_tokenizers import CHATML, student
 
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
-from ludus.train.data.loading import JsonlRows
 from ludus.train.data.rows import check_template_fidelity
 from ludus.train.data.tokenization import RowTokenizer
+from ludus.train.data.training_data import JsonlRows
 from train.sample_rows import TOOLS, chat_messages, write_jsonl
 
 CONTENT = "{{ message.content }}"

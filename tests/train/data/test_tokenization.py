@@ -11,8 +11,8 @@ from tiny_tokenizers import student
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.data import tokenization
-from ludus.train.data.loading import JsonlRows
 from ludus.train.data.tokenization import RowTokenizer, tokenize
+from ludus.train.data.training_data import JsonlRows
 from train.sample_rows import sft_row, write_jsonl
 
 

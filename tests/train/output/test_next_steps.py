@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ludus
-from ludus.train.data.loading import open_data
+from ludus.train.data.training_data import open_data
 from ludus.train.output.model_card import environment_arguments
 from ludus.train.output.record import TrainingRecord
 from train.sample_records import record_fields

@@ -23,7 +23,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "import": ("import_cmd", "Convert rollouts of other tools."),
         "rescore": ("rescore", "Give stored episodes new rewards."),
         "curate": ("curate", "Select episodes, and write rows for training."),
-        "lint": ("curate", "Check rows, and show which tokens are trained on."),
+        "lint": ("lint", "Check rows, and show which tokens are trained on."),
         "train sft": ("train", "Supervised fine-tuning on conversations."),
         "train dpo": ("train", "Direct preference optimization on pairs of episodes."),
         "train grpo": ("train", "Reinforcement learning in an environment."),

@@ -92,7 +92,7 @@ class MetricsDisplay:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the mean step so far, less the time since the last step."""
+        """Time left of the training, by the mean step so far, less the time since the last step."""
         done = self.step - self._first_step
         if done <= 0:
             return None

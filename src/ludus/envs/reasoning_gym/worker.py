@@ -163,7 +163,7 @@ def handle_score(
     answer: str,
     answer_limit: float,
 ) -> JsonObject:
-    """The score of an answer, with a note if its evaluation was refused or aborted."""
+    """In the worker: an answer's score, with a note if its evaluation was refused or aborted."""
     record = pickle.loads(base64.b64decode(entry))
     dataset = build_dataset(name, config, seed=seed, size=size)
     # An answer has lower limits than the building of a data set.

@@ -73,7 +73,7 @@ class PinnedBuffer:
         return array
 
     def next(self) -> None:
-        """Go on to the next host array, and wait until it may be written."""
+        """Go on to the batch's next host array, and wait until it may be written."""
         self._current = (self._current + 1) % len(self._host_tensors)
         self.wait()
 
@@ -87,7 +87,7 @@ class PinnedBuffer:
         self._copy(self._host_tensors[self._current], self.device_tensor, begin, end)
 
     def download(self, begin: int, end: int) -> None:
-        """Copy this range to the host, after all that was launched before, and wait for it."""
+        """Copy this range of the batch to the host, after all launched before, and wait for it."""
         self._copy(self.device_tensor, self._host_tensors[self._current], begin, end)
         self.wait()
 

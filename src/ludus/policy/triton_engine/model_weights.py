@@ -50,7 +50,7 @@ class ModelShape:
 
 
 def read_model_shape(model: PreTrainedModel) -> ModelShape | str:
-    """The model's shape, or the reason why it cannot be decoded by this engine."""
+    """The shape of the model's weights, or the reason why this engine cannot decode with them."""
     base = base_model(model)
     architecture = type(base).__name__
     if architecture not in SUPPORTED_ARCHITECTURES:

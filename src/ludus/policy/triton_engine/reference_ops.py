@@ -141,7 +141,7 @@ def _norm_rope(heads: Tensor, norm: Tensor | None, cache: LayerCache, eps: float
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """Gumbel noise [rows, vocab_size]; the argmax of logits plus noise is a sample of softmax."""
+    """Reference noise [rows, vocab_size]; the argmax of logits plus it is a sample of softmax."""
     tokens = torch.arange(vocab_size, device=seeds.device)
     low, high = seeds & MASK_32, (seeds >> 32) & MASK_32
     key_1 = _mix32(_mix32(((positions * GOLDEN_RATIO_32) & MASK_32) ^ low) ^ high)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ludus.data.training_row import suggest_max_length
 from ludus.errors import ConfigError
 from ludus.train.config import Method, TrainConfig
-from ludus.train.data.loading import Split, TrainingData
 from ludus.train.data.rows import IGNORE_INDEX, IMAGE_COLUMNS, ROW_COLUMN, TOKEN_COLUMNS
 from ludus.train.data.tokenization import TokenizedRows
+from ludus.train.data.training_data import Split, TrainingData
 
 if TYPE_CHECKING:
     import numpy as np

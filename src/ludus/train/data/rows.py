@@ -25,8 +25,8 @@ from ludus.train.config import Method
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ludus.train.data.loading import Split
     from ludus.train.data.tokenization import RowTokenizer
+    from ludus.train.data.training_data import Split
 
 TOKEN_COLUMNS: dict[Method, tuple[tuple[str, str], ...]] = {
     "sft": (("input_ids", "labels"),),

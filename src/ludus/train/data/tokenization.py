@@ -31,7 +31,6 @@ from ludus.policy.vision.training_images import (
 )
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
-from ludus.train.data.loading import NumberedRow, Split, TrainingData
 from ludus.train.data.rows import (
     IGNORE_INDEX,
     IMAGE_COLUMNS,
@@ -39,6 +38,7 @@ from ludus.train.data.rows import (
     TOKEN_COLUMNS,
     parse_conversations,
 )
+from ludus.train.data.training_data import NumberedRow, Split, TrainingData
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -126,7 +126,7 @@ def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]
 
 
 def group_prompt_digest(episode: Episode) -> int | None:
-    """Digest of the prompt, which all members of a group must share.
+    """For advantages within a group: digest of the prompt, which its members must share.
 
     The prompt is all messages before the model's first; None if there is only a system prompt.
     """

@@ -201,7 +201,7 @@ class BucketBandit:
 
     @classmethod
     def create(cls, buckets: int, *, groups: int, seed: int) -> BucketBandit:
-        """A bandit that has seen nothing; `groups` are drawn per step."""
+        """A curriculum's bandit that has seen nothing; `groups` are drawn per step."""
         half_life = max(HALF_LIFE_STEPS, HALF_LIFE_SWEEPS * buckets / groups)
         counts = [BucketCounts() for _ in range(buckets)]
         return cls(seed, counts, decay=0.5 ** (1 / half_life))
@@ -259,6 +259,6 @@ class BucketBandit:
 
 
 def band_weight(success_rate: float) -> float:
-    """1 in the band, and falling with the square of the distance from it to 0."""
+    """A bucket's curriculum weight: 1 in the band, falling with the squared distance to 0."""
     low, high = BAND
     return float(min(1.0, success_rate / low, (1 - success_rate) / (1 - high)) ** 2)

@@ -28,7 +28,7 @@ the call would be a reason to compile them again."""
 
 @contextmanager
 def group_attention(model: PreTrainedModel, packed: PackedGroups) -> Iterator[None]:
-    """Let the model attend within this sequence, in its forward and its backward pass."""
+    """Let the model attend within this sequence of packed groups, forward and backward."""
     from transformers import AttentionInterface
 
     global _current

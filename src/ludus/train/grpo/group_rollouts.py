@@ -194,7 +194,7 @@ class RolloutLog:
         self._journal: Journal | None = None
 
     def open(self, size: int) -> None:
-        """Truncate the file to `size` bytes and append from there."""
+        """Truncate the file of episodes to `size` bytes and append from there."""
         try:
             with self.file.open("ab") as file:
                 os.truncate(file.fileno(), min(size, os.fstat(file.fileno()).st_size))

@@ -74,7 +74,7 @@ class WeightSnapshot:
 def limit_update(
     before: WeightSnapshot, measure: Callable[[], float], bound: float
 ) -> tuple[float, float, int]:
-    """Halve an update until its divergence is within the bound.
+    """Trust region: halve an update until its divergence is within the bound.
 
     Returns the divergence of the update before and after halving, and the number of halvings.
     """

@@ -194,7 +194,7 @@ PADDED_LABEL = IGNORE_INDEX - 1
 def pad_episodes(
     episodes: Sequence[EpisodeTokens], pad_token_id: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Ids and shifted labels of shape (episodes, longest); `PADDED_LABEL` marks padding."""
+    """For log-probabilities: ids and shifted labels (episodes, longest) with `PADDED_LABEL`."""
     import numpy as np
     import torch
 

@@ -38,7 +38,7 @@ class EpisodeTokens:
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeTokens:
-        """Without a single sampled token, there are no tokens at all."""
+        """Tokens to pack. Without a single sampled one, there are none at all."""
         tokens = episode.tokens
         if tokens is None or 1 not in tokens.mask:
             return cls((), (), ())

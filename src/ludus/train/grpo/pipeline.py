@@ -33,7 +33,7 @@ from ludus.train.output.training_folder import (
     discard_if_unstarted,
     lock_folder,
 )
-from ludus.train.progress import NoProgress, TrainProgress, TrainResult
+from ludus.train.result import NoProgress, TrainProgress, TrainResult
 from ludus.train.resume import PreviousRun, find_previous_run
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import resolve_learning_rate

@@ -89,7 +89,7 @@ class StepBatch:
 
 
 def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np.float32]:
-    """The value of its turn for each sampled token.
+    """For a step's tokens: the value of its turn for each sampled one.
 
     The environment's tokens separate turns. A single value is for all of them, none for none.
     """
@@ -111,7 +111,7 @@ def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np
 
 
 def choose_evenly(count: int, most: int) -> list[bool]:
-    """For each of `count` items whether it is chosen: at most `most` of them, evenly spread."""
+    """For a smaller step: of `count` items whether it is chosen, at most `most`, evenly."""
     if count <= most:
         return [True] * count
     return [(at + 1) * most // count > at * most // count for at in range(count)]

@@ -54,7 +54,7 @@ def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
 
 
 def format_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Share of format-compliant episodes among those with a complete reply; empty without any."""
+    """Metric of a step: share of format-compliant among complete episodes; empty without any."""
     flags = [flag for each in episodes if (flag := each.format_compliant) is not None]
     return {"format": fmean(flags)} if flags else {}
 

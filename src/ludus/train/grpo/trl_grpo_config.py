@@ -88,7 +88,7 @@ def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
 
 
 def rejected_fields(config: GRPOConfig) -> dict[str, str]:
-    """Fields that cannot be overridden: the managed ones, and those without effect in this run."""
+    """TRL's fields that cannot be overridden: the managed ones, and those without effect here."""
     unused: dict[str, str] = {}
     unused |= dict.fromkeys(GENERATION_FIELDS, "Ludus does not use TRL's generation")
     if config.vllm_mode is None:
@@ -126,6 +126,6 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
 
 
 def max_micro_batch_rows(config: GRPOConfig) -> int | None:
-    """The most rows in a micro-batch; None: as many as fit into memory."""
+    """For TRL's config, the most rows of a micro-batch; None: as many as fit into memory."""
     default = CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else None
     return config.batch_size or default

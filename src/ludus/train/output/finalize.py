@@ -30,7 +30,7 @@ from ludus.train.output import record, training_folder
 from ludus.train.output.model_card import build_model_card
 from ludus.train.output.record import FinalMetrics, TrainingRecord
 from ludus.train.output.training_folder import ADAPTER_DIR, CARD_FILE, PLOT_FILES
-from ludus.train.progress import TrainResult
+from ludus.train.result import TrainResult
 from ludus.train.trainable_model import load_trainable_model, published_dtype
 from ludus.train.trl_config import build_peft_config
 

@@ -157,7 +157,7 @@ def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
 
 
 def is_full_disk(error: Exception) -> bool:
-    """Whether an error says that there is no space left."""
+    """Whether an error in a training's folder says that the disk has no space left."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(text in str(error) for text in _FULL_TEXTS)

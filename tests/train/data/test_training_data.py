@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ludus.errors import ConfigError
-from ludus.train.data.loading import TrainingData, open_data
 from ludus.train.data.rows import parse_conversations
+from ludus.train.data.training_data import TrainingData, open_data
 from train.sample_rows import chat_messages, sft_data, sft_row, write_jsonl
 
 
