@@ -78,7 +78,7 @@ class SampledConversation:
         shown = new
         if policy.vision is not None:
             shown = [policy.vision.message_to_text(message) for message in new]
-        num_chars = self._num_tool_chars + sum(len(str(each)) for each in shown)
+        num_chars = self._num_tool_chars + sum(map(_num_chars, shown))
         if num_chars > MAX_CHARS_ON_LOOP:
             ids = await run_off_loop(self._render, shown)
         else:
@@ -182,3 +182,9 @@ def _calls_key(message: Message) -> list[tuple[str, JsonObject | str]]:
         arguments = parse_arguments(text)
         keys.append((call.function.name, text if arguments is None else arguments))
     return keys
+
+
+def _num_chars(message: Message) -> int:
+    """Characters of a message that are tokenized, roughly."""
+    arguments = (call.function.arguments for call in message.tool_calls or ())
+    return len(message.text) + len(message.reasoning_content or "") + sum(map(len, arguments))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ludus.policy.triton_engine.batch_state import (
+    ACTIVE,
     MAX_STEPS_PER_FETCH,
     NUM_NEW,
     SEED,
@@ -38,8 +39,12 @@ def test_rows_are_uploaded_and_downloaded_unchanged(device: str, capacity: int) 
     batch.ids.copy_(torch.arange(steps * capacity).view(steps, capacity))
     batch.logprobs.copy_(-batch.ids / 2)
     output = batch.fetch(number)
-    assert output.counts == [*range(number)]
-    assert output.ids == batch.ids[:, :number].T.tolist()
-    assert output.logprobs == batch.logprobs[:, :number].T.tolist()
+    assert output.counts.tolist() == [*range(number)]
+    assert output.ids.tolist() == batch.ids[:, :number].tolist()
+    assert output.logprobs.tolist() == batch.logprobs[:, :number].tolist()
+    assert output.tokens_left.tolist() == [9] * number
     batch.reset_counts()
-    assert batch.fetch(number).counts == [0] * number
+    batch.state[ACTIVE, 0] = 0
+    output = batch.fetch(number)
+    assert output.counts.tolist() == [0] * number
+    assert output.tokens_left.tolist() == [0, *[9] * (number - 1)]

@@ -44,11 +44,13 @@ class RowState:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Tokens since the last fetch: `ids[row][step]`, of which the first `counts[row]` are valid."""
+    """Tokens since the last fetch: `ids[step, row]`, of which the first `counts[row]` are valid."""
 
-    counts: list[int]
-    ids: list[list[int]]
-    logprobs: list[list[float]]
+    counts: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
+    tokens_left: NDArray[np.int64]
+    """Of each row; 0 if it has finished."""
 
 
 class PinnedBuffer:
@@ -171,8 +173,10 @@ class BatchState:
     def fetch(self, number: int) -> StepOutput:
         """Wait for the launched steps, and download the output of the first `number` rows."""
         self._buffer.download(*self._download_range)
+        state = self._host_state[:, :number]
         return StepOutput(
-            self._host_state[NUM_NEW, :number].tolist(),
-            self._host_ids[:, :number].T.tolist(),
-            self._host_logprobs[:, :number].T.tolist(),
+            state[NUM_NEW].copy(),
+            self._host_ids[:, :number].copy(),
+            self._host_logprobs[:, :number].copy(),
+            state[TOKENS_LEFT] * state[ACTIVE],
         )

@@ -17,7 +17,7 @@ from ludus.policy.engine.engine_api import (
     Request,
     SampledSequence,
 )
-from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState
+from ludus.policy.triton_engine.batch_state import MAX_STEPS_PER_FETCH, RowState, StepOutput
 from ludus.policy.triton_engine.model_runner import ModelRunner
 
 
@@ -26,6 +26,7 @@ class _ScheduledRequest(SampledSequence):
     """A request that waits or runs."""
 
     slot: int = -1
+    is_wanted: bool = True
 
     @property
     def max_length(self) -> int:
@@ -63,14 +64,13 @@ class Scheduler:
     """In the order of the batch on the device."""
     _joining: list[_ScheduledRequest] = field(default_factory=list)
     """Admitted while steps are running, which they are not part of."""
-    _finished: list[_ScheduledRequest] = field(default_factory=list)
-    _kept: list[int] | None = None
-    """Positions of the running requests in the last batch, if others have left it."""
+    _output: tuple[list[_ScheduledRequest], StepOutput] | None = None
+    """Rows and tokens of the last steps, until they are delivered."""
 
     def run(self, requests: Sequence[Request]) -> None:
         """Answer these requests and new ones of `poll_requests`.
 
-        What can be done for the next steps is done while the device is busy with those before.
+        All that the next steps do not depend on is done while the device is busy with them.
         """
         self._enqueue(requests)
         try:
@@ -81,15 +81,13 @@ class Scheduler:
                 self._enqueue(self._poll_requests(max(0, capacity)))
                 self._admit()
                 if launched:
-                    self._fetch_output()
+                    self._output = self._running, self._runner.fetch_output()
         except BaseException:
             self._runner.synchronize()
             # The contents of their slots are unknown now and must not be reused.
-            for row in (*self._running, *self._joining):
-                self._runner.prefix_cache.release(row.slot, ())
-            raise
-        finally:
+            self._runner.prefix_cache.clear()
             self._deliver_output()
+            raise
 
     def _enqueue(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -123,43 +121,43 @@ class Scheduler:
             )
 
     def _launch_steps(self) -> bool:
-        """Launch a few decoding steps of all admitted requests; False if there are none."""
+        """Launch a few decoding steps of all unfinished requests; False if there are none."""
         joining, self._joining = self._joining, []
-        if joining or self._kept is not None:
-            kept = range(len(self._running)) if self._kept is None else self._kept
-            self._runner.load_batch([row.row_state for row in joining], kept)
-            self._running += joining
-            self._kept = None
+        tokens_left = [row.tokens_left for row in (*self._running, *joining)]
+        if self._output is not None:
+            rows, output = self._output
+            tokens_left = [*output.tokens_left.tolist(), *(row.tokens_left for row in joining)]
+            kept = [at for at, row in enumerate(rows) if tokens_left[at] and row.is_wanted]
+            if joining or len(kept) < len(rows):
+                self._runner.load_batch([row.row_state for row in joining], kept)
+                self._running = [*(rows[at] for at in kept), *joining]
+        elif joining:
+            self._runner.load_batch([row.row_state for row in joining])
+            self._running = joining
         if not self._running:
             return False
-        most_left = max(row.tokens_left for row in self._running)
-        self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, most_left))
+        self._runner.launch_steps(min(MAX_STEPS_PER_FETCH, max(tokens_left)))
         return True
 
-    def _fetch_output(self) -> None:
-        """Wait for the steps, and remove the requests that finished."""
-        output = self._runner.fetch_output()
-        for row, count, ids, logprobs in zip(
-            self._running, output.counts, output.ids, output.logprobs, strict=True
-        ):
-            row.append(ids[:count], logprobs[:count])
-        self._runner.stats.sampled_tokens += sum(output.counts)
-        kept = []
-        for position, row in enumerate(self._running):
-            if row.is_finished or not self._is_wanted(row.index):
-                # The slot holds the keys of all but the last id, which was not yet fed.
-                cached_ids = [*row.request.ids, *row.ids][:-1]
-                self._runner.prefix_cache.release(row.slot, cached_ids)
-                if row.is_finished:
-                    self._finished.append(row)
-            else:
-                kept.append(position)
-        if len(kept) < len(self._running):
-            self._running, self._kept = [self._running[position] for position in kept], kept
-
     def _deliver_output(self) -> None:
-        finished, self._finished = self._finished, []
-        for row in (*self._running, *finished):
+        """Add the fetched tokens to their requests, and deliver the finished ones."""
+        if self._output is None:
+            return
+        (rows, output), self._output = self._output, None
+        for row, count, ids, logprobs in zip(
+            rows, output.counts.tolist(), output.ids.T.tolist(), output.logprobs.T.tolist(),
+            strict=True,
+        ):  # fmt: skip
+            row.append(ids[:count], logprobs[:count])
             row.report_tokens()
-        for row in finished:
-            self._deliver(row.index, row.completion)
+        self._runner.stats.sampled_tokens += int(output.counts.sum())
+        running = set(map(id, self._running))
+        for row in rows:
+            if id(row) in running:
+                row.is_wanted = self._is_wanted(row.index)
+                continue
+            # The slot holds the keys of all but the last id, which was not yet fed.
+            cached_ids = [*row.request.ids, *row.ids][:-1]
+            self._runner.prefix_cache.release(row.slot, cached_ids)
+            if row.is_finished:
+                self._deliver(row.index, row.completion)

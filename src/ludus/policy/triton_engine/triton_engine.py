@@ -180,7 +180,7 @@ def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
         for _ in range(2):
             runner.launch_steps(LONG_LAUNCH_STEPS)
             output = runner.fetch_output()
-            logprobs += output.logprobs[0][: output.counts[0]]
+            logprobs += output.logprobs[: output.counts[0], 0].tolist()
         runner.free_cache()
     runner.stats = DecodeStats()
     is_valid = len(logprobs) == _NUM_TOKENS and all(map(math.isfinite, logprobs))

@@ -63,14 +63,15 @@ class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, packed: PackedGroups, scale: float
     ) -> Tensor:
         output, lse, *own_rng = _flash_forward(
-            query, key, value, packed.segments, packed.segments, packed.longest, True, scale
-        )
+            query, key, value, packed.segments, packed.segments, packed.longest_segment,
+            packed.longest_segment, True, scale,
+        )  # fmt: skip
         rng: list[Tensor] = []
         if len(index := packed.member_index):
             to = packed.prompt_index
             other, other_lse, *rng = _flash_forward(
-                query[index], key[to], value[to], packed.members, packed.prompts, packed.longest,
-                False, scale,
+                query[index], key[to], value[to], packed.members, packed.prompts,
+                packed.longest_group, packed.longest_prompt, False, scale,
             )  # fmt: skip
             own, own_lse = output[index], lse[:, index]
             merged_lse = torch.logaddexp(own_lse, other_lse)
@@ -89,14 +90,14 @@ class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
         gradient = gradient.contiguous()
         dq, dk, dv = torch.ops.aten._flash_attention_backward(
             gradient, query, key, value, output, lse, packed.segments, packed.segments,
-            packed.longest, packed.longest, 0.0, True, *own_rng, scale=ctx.scale,
+            packed.longest_segment, packed.longest_segment, 0.0, True, *own_rng, scale=ctx.scale,
         )  # fmt: skip
         if len(index := packed.member_index):
             to = packed.prompt_index
             others = torch.ops.aten._flash_attention_backward(
                 gradient[index], query[index], key[to], value[to], output[index],
-                lse[:, index].contiguous(), packed.members, packed.prompts, packed.longest,
-                packed.longest, 0.0, False, *rng, scale=ctx.scale,
+                lse[:, index].contiguous(), packed.members, packed.prompts,
+                packed.longest_group, packed.longest_prompt, 0.0, False, *rng, scale=ctx.scale,
             )  # fmt: skip
             for total, part, at in zip((dq, dk, dv), others, (index, to, to), strict=True):
                 total.index_add_(0, at, part)
@@ -105,11 +106,11 @@ class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
 
 def _flash_forward(
     query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor,
-    longest: int, causal: bool, scale: float,
+    longest_query: int, longest_key: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Output (tokens, heads, dim), log-sum-exp (heads, tokens), and two for the backward pass."""
     output, lse, rng, unused, _ = torch.ops.aten._flash_attention_forward(
-        query, key, value, query_bounds, key_bounds, longest, longest, 0.0, causal, False,
+        query, key, value, query_bounds, key_bounds, longest_query, longest_key, 0.0, causal, False,
         scale=scale,
     )  # fmt: skip
     return output, lse, rng, unused

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import Episode
@@ -72,8 +73,11 @@ class PackedGroups:
     """Positions of the shared prompts' tokens; shape (prompt tokens,)."""
     member_index: Tensor
     """Positions of the episodes that share a prompt; shape (episode tokens,)."""
-    longest: int
-    """No prompt, episode, or group of episodes is longer."""
+    longest_segment: int
+    """Tokens of the longest prompt or episode."""
+    longest_prompt: int
+    longest_group: int
+    """Tokens of the largest group's episodes together."""
 
     def attention_mask(self) -> Tensor:
         """Which positions attend to which, of shape (1, 1, tokens, tokens)."""
@@ -113,16 +117,15 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
     prompt_parts: list[Tokens] = []
     member_parts: list[Tokens] = []
     segments, prompts, members = [0], [0], [0]
-    longest = total = 0
+    total = 0
 
     def add(tokens: Sequence[int], start: int, targets: Tokens | None) -> None:
-        nonlocal total, longest
+        nonlocal total
         ids.append(tokens)
         positions.append(np.arange(start, start + len(tokens)))
         labels.append(np.full(len(tokens), IGNORE_INDEX) if targets is None else targets)
         total += len(tokens)
         segments.append(total)
-        longest = max(longest, len(tokens))
 
     for prompt, group in _group_by_prompt(episodes):
         shared = len(prompt) - 1
@@ -138,7 +141,6 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
         if shared:
             member_parts.append(np.arange(first, total))
             members.append(members[-1] + total - first)
-            longest = max(longest, total - first)
 
     def tensor(parts: Sequence[Tokens]) -> Tensor:
         joined = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts or [[]]])
@@ -147,9 +149,13 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
     def bounds(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
 
+    def longest(values: Sequence[int]) -> int:
+        return max((stop - start for start, stop in pairwise(values)), default=0)
+
     return PackedGroups(
         tensor(ids)[None], tensor(positions)[None], tensor(labels)[None], bounds(segments),
-        bounds(prompts), bounds(members), tensor(prompt_parts), tensor(member_parts), longest,
+        bounds(prompts), bounds(members), tensor(prompt_parts), tensor(member_parts),
+        longest(segments), longest(prompts), longest(members),
     )  # fmt: skip
 
 
