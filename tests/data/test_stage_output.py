@@ -31,7 +31,8 @@ def write(folder: Path, **files: object) -> Path:
         ({"run_json": {"settings": {"environment": "e"}}}, "run"),
         ({"summary_json": {"kind": "eval"}}, "evaluation"),
         ({"train_jsonl": ROW}, "dataset"),
-        ({"test_parquet": ROW}, "dataset"),
+        ({"test_jsonl": ROW}, "dataset"),
+        ({"test_parquet": ROW}, None),
         ({"curation_json": {"report": {}}}, "dataset"),
         ({"run_json": {"name": "of another tool"}}, None),
         ({"summary_json": {"kind": "collect"}}, None),
@@ -50,14 +51,6 @@ def test_a_file_holds_episodes_or_rows(tmp_path: Path) -> None:
     run, rows = find_stage_output(tmp_path / "a.jsonl"), find_stage_output(tmp_path / "b.jsonl")
     assert run is not None and run.kind == "run" and run.episodes == tmp_path / "a.jsonl"
     assert rows is not None and rows.rows == {"train": tmp_path / "b.jsonl"}
-
-
-def test_jsonl_is_preferred_to_parquet(tmp_path: Path) -> None:
-    output = find_stage_output(
-        write(tmp_path, train_jsonl=ROW, train_parquet=ROW, test_parquet=ROW)
-    )
-    assert output is not None
-    assert output.rows == {"train": tmp_path / "train.jsonl", "test": tmp_path / "test.parquet"}
 
 
 def test_paths_are_shown_as_the_user_would_type_them(

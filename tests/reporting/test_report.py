@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from curation.attempts import to_parquet
 from data.sample_episodes import attempt, written
 
 from ludus import CurateConfig, EvalConfig, collect_sync, curate, evaluate_sync
@@ -75,13 +74,6 @@ def test_rows_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     )
     (transcript,) = section_of(tmp_path, samples=2).transcripts
     assert transcript.turns[0].text == "Hi" and transcript.turns[0].calls == []
-
-
-def test_rows_of_parquet_are_shown_as_those_of_jsonl(loop: Path, tmp_path: Path) -> None:
-    curate(loop / "run", tmp_path / "rows", CurateConfig(min_reward=0.5))
-    to_parquet(tmp_path / "rows")
-    shown = section_of(tmp_path / "rows").transcripts
-    assert shown and shown == section_of(loop / "data").transcripts
 
 
 def test_pairs_show_the_chosen_beside_the_rejected(tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import pytest
-from curation.attempts import to_parquet
 
 from ludus.curation import CurateConfig, curate
 from ludus.data.episode import StopReason
@@ -194,32 +192,6 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
         "is_schedule": False,
         "points": [[1, 0.5], [2, 1.0]],
     } in curves
-
-
-@pytest.mark.parametrize("to", ["sft", "dpo"])
-def test_rows_of_parquet_are_those_of_jsonl(folder: Path, to: Literal["sft", "dpo"]) -> None:
-    run = folder / "runs" / "first"
-    formats = ("jsonl", "parquet")
-    for format in formats:
-        curate(run, folder / "data" / format, CurateConfig(to=to, min_margin=0.5))
-    to_parquet(folder / "data" / "parquet")
-    with viewing(folder / "data") as viewed:
-        pages = [viewed.get("rows", dataset=f"data/{format}") for format in formats]
-        rows = [viewed.get("row", dataset=f"data/{format}", number=0) for format in formats]
-        beyond = f"{viewed.address}api/row?dataset=data/parquet&number={pages[0]['total']}"
-        assert viewed.request(beyond)[0] == 400
-        assert viewed.get("rows", dataset="data/parquet", offset=1)["rows"] == pages[0]["rows"][1:]
-    assert pages[0] == pages[1] and pages[0]["total"] >= 1
-    assert rows[0] == rows[1]
-
-
-def test_a_single_parquet_file_is_a_data_set(folder: Path) -> None:
-    curate(folder / "runs" / "first", folder / "data", CurateConfig())
-    to_parquet(folder / "data")
-    with viewing(folder / "data" / "train.parquet") as viewed:
-        (entry,) = viewed.get("state")["entries"]
-        assert (entry["kind"], entry["splits"]) == ("dataset", ["train"])
-        assert viewed.get("rows", dataset=entry["key"])["total"] > 0
 
 
 def test_removed_episodes_lead_to_their_lines(viewed: Viewed, folder: Path) -> None:

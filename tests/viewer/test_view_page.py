@@ -220,8 +220,6 @@ def test_attempts_part_where_they_differ(browser: Any, work: Path) -> None:
 
 
 def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -> None:
-    import pyarrow.parquet
-
     tokenizer = of_family("qwen3")
     tokenizer.save_pretrained(work / "student")
     ids = tuple(tokenizer("Say hello")["input_ids"])
@@ -237,7 +235,7 @@ def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -
     row = {"messages": [{"role": role, "content": content} for role, content in messages]}
     (work / "data").mkdir()
     (work / "data" / "train.jsonl").write_text(json.dumps(row) + "\n")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), work / "data" / "test.parquet")
+    (work / "data" / "test.jsonl").write_text(json.dumps(row) + "\n")
     with viewing(work) as viewed, open_page(browser) as page:
         viewed.wait_until_indexed()
         page.goto(f"{viewed.address}#/episode?of=runs/r&line=0")

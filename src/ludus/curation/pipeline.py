@@ -43,7 +43,6 @@ def curate(
     *,
     overwrite: bool = False,
     explain: bool = False,
-    location: str | None = None,
     command: str | None = None,
     progress: CurateProgress | None = None,
 ) -> CurateReport:
@@ -52,7 +51,7 @@ def curate(
     An existing data set is replaced if `overwrite` is set, or if it was written with the same
     configuration from the same runs (or some of them) and has not been changed since.
     `explain` adds `left_out.jsonl`, with the reason for every excluded episode. The data set card
-    shows `command`, and `location` as the place to load the rows from (default: `out`).
+    shows `command`.
     """
     sources = [runs] if isinstance(runs, str | Path) else runs
     folders, out = [Path(run).expanduser() for run in sources], Path(out).expanduser()
@@ -87,7 +86,7 @@ def curate(
                 config,
                 runs=names,
                 digest=_hash_files(draft / f"{name}.jsonl" for name in splits),
-                location=location or str(out),
+                location=str(out),
                 command=command,
             )
     return report

@@ -147,7 +147,7 @@ def write_curation_report(
 ) -> None:
     """Write the report of `curate` as README.md and curation.json.
 
-    `digest` is a hash of the rows, and `location` the path or Hub id to load them from.
+    `digest` is a hash of the rows, and `location` the path to load them from.
     """
     metadata = {
         "version": 1,

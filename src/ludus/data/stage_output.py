@@ -18,7 +18,6 @@ CURATION_FILE = "curation.json"
 """The metadata of a curated data set."""
 _GROWING_FILES = (EPISODES_FILE, LOG_FILE, RUN_FILE, RECORD_FILE, SUMMARY_FILE, CURATION_FILE)
 _SPLITS = ("train", "test")
-_ROW_SUFFIXES = (".jsonl", ".parquet")
 
 OutputKind = Literal["run", "training", "evaluation", "dataset"]
 
@@ -34,7 +33,7 @@ class StageOutput:
     it is missing or half written."""
     episodes: Path | None = None
     rows: Mapping[str, Path] = field(default_factory=dict)
-    """The files of a data set by split, JSONL or Parquet."""
+    """The JSONL files of a data set by split."""
 
     @property
     def shown_path(self) -> str:
@@ -83,7 +82,7 @@ class StageOutput:
 def find_stage_output(path: Path) -> StageOutput | None:
     """Return the kind of a folder or file; None if no stage wrote it."""
     if path.is_file():
-        if path.suffix != ".parquet" and holds_episodes(path):
+        if holds_episodes(path):
             return StageOutput("run", path, episodes=path)
         return StageOutput("dataset", path, rows={"train": path})
     try:
@@ -101,12 +100,7 @@ def find_stage_output(path: Path) -> StageOutput | None:
     summary = read_json_object(path / SUMMARY_FILE) if SUMMARY_FILE in names else {}
     if summary.get("kind") == "eval":
         return StageOutput("evaluation", path, summary)
-    rows = {
-        split: path / f"{split}{suffix}"
-        for suffix in reversed(_ROW_SUFFIXES)
-        for split in _SPLITS
-        if f"{split}{suffix}" in names
-    }
+    rows = {split: path / f"{split}.jsonl" for split in _SPLITS if f"{split}.jsonl" in names}
     if rows or CURATION_FILE in names:
         return StageOutput("dataset", path, read_json_object(path / CURATION_FILE), rows=rows)
     return None

@@ -11,7 +11,6 @@ from pydantic_core import from_json
 
 from ludus.data.estimates import MIN_SAMPLES
 from ludus.data.json_files import numbered_lines, object_field
-from ludus.data.locked_database import ParquetRows
 from ludus.data.run_folder import RUN_FILE, RunFolder
 from ludus.data.stage_output import CURATION_FILE, StageOutput
 from ludus.data.tool_schema import JsonObject
@@ -291,15 +290,11 @@ def _read_rows(file: Path | None, samples: int) -> list[Transcript]:
     if file is None:
         return []
     rows = list[JsonObject]()
-    if file.suffix == ".parquet":
-        with ParquetRows(file) as parquet:
-            rows = parquet.read(0, samples)
-    else:
-        for _, line in islice(numbered_lines(file), samples):
-            row = None
-            with suppress(ValueError):  # `ludus lint` names such rows.
-                row = from_json(line)
-            rows.append(row if isinstance(row, dict) else {})
+    for _, line in islice(numbered_lines(file), samples):
+        row = None
+        with suppress(ValueError):  # `ludus lint` names such rows.
+            row = from_json(line)
+        rows.append(row if isinstance(row, dict) else {})
     transcripts = []
     for number, row in enumerate(rows, 1):
         for field, title, kind in _CONVERSATIONS:

@@ -15,7 +15,6 @@ from pydantic_core import from_json
 
 from ludus.curation.catalog import CatalogLines
 from ludus.data.json_files import numbered_lines
-from ludus.data.locked_database import ParquetRows
 from ludus.data.messages import prompt_text
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
@@ -38,7 +37,7 @@ class DatasetRows:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._lock = Lock()
-        self._files: dict[tuple[Path, int, int], RowFile] = {}
+        self._files: dict[tuple[Path, int, int], JsonlRows] = {}
 
     def close(self) -> None:
         self._stack.close()
@@ -62,12 +61,12 @@ class DatasetRows:
             raise RunError(f"{entry.shown_path} has no row {number} in {split}.")
         return rows[0]
 
-    def _open(self, entry: StageOutput, split: str) -> RowFile:
+    def _open(self, entry: StageOutput, split: str) -> JsonlRows:
         path = entry.rows.get(split)
         if path is None:
             raise RunError(
-                f"{entry.shown_path} has no {split}.jsonl or {split}.parquet. Other formats cannot "
-                "be viewed: write the data set again with `ludus curate`."
+                f"{entry.shown_path} has no {split}.jsonl. Other formats cannot be viewed: write "
+                "the data set again with `ludus curate`."
             )
         try:
             status = path.stat()
@@ -76,10 +75,7 @@ class DatasetRows:
         key = path, status.st_size, status.st_mtime_ns
         with self._lock:
             if key not in self._files:
-                is_parquet = path.suffix == ".parquet"
-                file: RowFile = ParquetRows(path) if is_parquet else JsonlRows(path)
-                self._stack.enter_context(file)
-                self._files[key] = file
+                self._files[key] = self._stack.enter_context(JsonlRows(path))
             return self._files[key]
 
 
@@ -103,9 +99,6 @@ class JsonlRows:
         """Read the rows from `start` to before `stop`; what is not an object is an empty row."""
         numbers = range(start, min(stop, self.count_rows()))
         return [_parse_row(self._lines.read_line(0, number)) for number in numbers]
-
-
-RowFile = JsonlRows | ParquetRows
 
 
 def read_left_out(

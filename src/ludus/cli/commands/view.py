@@ -19,7 +19,7 @@ def view_command(
         list[str] | None,
         Option(metavar="DIR", default="runs, evals, data and models"),
         "Runs, evaluations, data sets or trained models, or folders that hold some; also "
-        "JSONL and Parquet files, names of runs, and `last`.",
+        "JSONL files, names of runs, and `last`.",
     ] = None,
     *,
     port: Annotated[int, Option(), "Port to bind; 0 for any free port."] = 0,
