@@ -7,13 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ludus.agents.agent import (
-    Agent,
-    EpisodeContext,
-    Player,
-    Reply,
-    build_tool_call_message,
-)
+from ludus.agents.agent import Agent, EpisodeContext, Player, Reply, build_tool_call_message
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject, ToolCall, ToolSpec
 

@@ -23,12 +23,7 @@ from ludus.data.messages import content_text
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment, is_remote
 from ludus.environment.spec import EnvSpec
-from ludus.errors import (
-    CapacityReached,
-    InvalidAction,
-    LudusError,
-    SessionError,
-)
+from ludus.errors import CapacityReached, InvalidAction, LudusError, SessionError
 from ludus.protocol.observation_text import build_view
 
 MAX_LINES, MAX_CHARACTERS = 12, 800

@@ -11,13 +11,7 @@ from pydantic_core import from_json
 from ludus.data.estimates import MeanEstimate
 from ludus.data.json_files import int_field, object_field
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import (
-    EPISODES_FILE,
-    RECORD_FILE,
-    LogEntry,
-    metric_values,
-    read_log,
-)
+from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, LogEntry, metric_values, read_log
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episode_stats
 from ludus.diagnose.reward_change import (
     RewardChange,

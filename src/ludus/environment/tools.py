@@ -10,14 +10,7 @@ from typing import Any, TypeVar, get_type_hints, overload
 
 from docstring_parser import DocstringStyle
 from docstring_parser import parse as parse_docstring
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PydanticUserError,
-    ValidationError,
-    create_model,
-)
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments, strip_titles
 from ludus.environment.faults import explain_validation_error, locate_function

@@ -17,12 +17,7 @@ from pathlib import Path
 from ludus.agents.agent import Agent
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, TemplateUnmarked
-from ludus.policy.agent_factory import (
-    OPTION_PROVIDERS,
-    AgentConfig,
-    agent_from_config,
-    parse_agent,
-)
+from ludus.policy.agent_factory import OPTION_PROVIDERS, AgentConfig, agent_from_config, parse_agent
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.hf_loading import require_transformers

@@ -25,12 +25,7 @@ from ludus.data.training_log import (
 from ludus.diagnose import format_verdict, read_run
 from ludus.errors import NameFlags, RunError
 from ludus.evaluation.results import Outcome, load_evaluation
-from ludus.evaluation.table import (
-    build_notes,
-    build_slice_tables,
-    build_table,
-    describe_method,
-)
+from ludus.evaluation.table import build_notes, build_slice_tables, build_table, describe_method
 from ludus.reporting.document import (
     Chart,
     Finding,

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import (
-    Callable,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice

@@ -15,13 +15,7 @@ from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError, RunError, StoppedEarly
 from ludus.rollout.loop import FATAL_FAULTS
-from ludus.rollout.progress import (
-    EpisodeRecorded,
-    Notice,
-    ProgressCallback,
-    RunEnded,
-    RunStarted,
-)
+from ludus.rollout.progress import EpisodeRecorded, Notice, ProgressCallback, RunEnded, RunStarted
 from ludus.rollout.stats import RunBudget, RunStats, describe_journal
 
 TICK_INTERVAL_S = 0.25

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ludus import __version__
-from ludus.errors import (
-    ConfigError,
-    MissingExtra,
-    WorkersFailed,
-    describe_in_one_line,
-)
+from ludus.errors import ConfigError, MissingExtra, WorkersFailed, describe_in_one_line
 from ludus.rollout.process_worker import available_cores
 from ludus.rollout.workers import BlockReply, EpisodePlay, Worker, WorkerSource, WorkItem, run_block
 

@@ -9,12 +9,7 @@ from contextlib import suppress
 
 from ludus.client.endpoint import Endpoint
 from ludus.client.session import Session
-from ludus.errors import (
-    CapacityReached,
-    ConnectFailed,
-    ExecutionFailed,
-    SessionError,
-)
+from ludus.errors import CapacityReached, ConnectFailed, ExecutionFailed, SessionError
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 CAPACITY_RETRY_S = 30.0

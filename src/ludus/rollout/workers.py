@@ -19,11 +19,7 @@ from ludus.agents.agent import Agent
 from ludus.client.endpoint import connect
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import episode_from_line
-from ludus.environment.faults import (
-    AuthorFault,
-    capture_faults,
-    report_fault,
-)
+from ludus.environment.faults import AuthorFault, capture_faults, report_fault
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
 from ludus.rollout.loop import EpisodeLimits, run_attempt
 from ludus.rollout.plan import Assignment

@@ -20,10 +20,7 @@ from websockets.asyncio.client import unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from ludus.client.event_loop import create_background_task
-from ludus.serve.access import (
-    read_authorization,
-    select_subprotocol,
-)
+from ludus.serve.access import read_authorization, select_subprotocol
 
 _HOP_BY_HOP = {"connection", "content-length", "transfer-encoding", "date", "server"}
 

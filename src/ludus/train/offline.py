@@ -31,11 +31,7 @@ from ludus.train.output.training_folder import (
 from ludus.train.result import NoProgress, TrainProgress, TrainResult
 from ludus.train.resume import PreviousRun, find_previous_run, start_or_resume
 from ludus.train.trainable_model import load_trainable_model
-from ludus.train.trl_config import (
-    resolve_learning_rate,
-    set_data_dependent_fields,
-    split_batches,
-)
+from ludus.train.trl_config import resolve_learning_rate, set_data_dependent_fields, split_batches
 from ludus.train.trl_trainers import TrainerMixin, build_trainer, run_trainer
 
 if TYPE_CHECKING:

@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ludus.cli import common
-from ludus.cli.display.console import (
-    console,
-    escape_control_chars,
-    print_facts,
-    print_text,
-)
+from ludus.cli.display.console import console, escape_control_chars, print_facts, print_text
 from ludus.cli.flags import command, name_command_flags
 from ludus.data.training_log import sparkline
 from ludus.options import Option, expand_path

@@ -72,12 +72,7 @@ def run_command(
     from ludus.cli.recipe_stages import apply_defaults, check_inputs, check_options, check_recipe
     from ludus.recipe.fingerprint import RecipeState
     from ludus.recipe.recipe_file import read_recipe
-    from ludus.recipe.runner import (
-        check_unselected_inputs,
-        plan_recipe,
-        run_recipe,
-        select_stages,
-    )
+    from ludus.recipe.runner import check_unselected_inputs, plan_recipe, run_recipe, select_stages
 
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         raise ConfigError(

@@ -11,18 +11,10 @@ from ludus.data.training_row import TrainingRow, quantile, suggest_max_length
 from ludus.errors import TemplateUnmarked
 from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
 from ludus.policy.chat.encoding import Messages, Tools
-from ludus.policy.chat.rendering import (
-    RenderedConversation,
-    render,
-    render_text,
-)
+from ludus.policy.chat.rendering import RenderedConversation, render, render_text
 from ludus.policy.load import load_tokenizer
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
-from ludus.policy.vision.training_images import (
-    expand_image_tokens,
-    row_has_images,
-    separate_images,
-)
+from ludus.policy.vision.training_images import expand_image_tokens, row_has_images, separate_images
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

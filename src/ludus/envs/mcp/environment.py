@@ -22,13 +22,7 @@ from ludus.envs.mcp.tasks import (
     load_task_file,
     score_attempt,
 )
-from ludus.errors import (
-    BadEnvironment,
-    ConnectFailed,
-    ExecutionFailed,
-    InvalidAction,
-    did_you_mean,
-)
+from ludus.errors import BadEnvironment, ConnectFailed, ExecutionFailed, InvalidAction, did_you_mean
 from ludus.protocol.types import CallToolAction, CallToolObservation, State, ToolFault
 
 if TYPE_CHECKING:

@@ -21,13 +21,7 @@ from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import JsonObject, ToolCall
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
-from ludus.envs.wordle.solver import (
-    GREEN,
-    YELLOW,
-    WordIndex,
-    mark_guess,
-    write_working,
-)
+from ludus.envs.wordle.solver import GREEN, YELLOW, WordIndex, mark_guess, write_working
 from ludus.protocol.types import Action, State, TextObservation
 
 

@@ -10,12 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ludus.data.tool_schema import JsonObject, parse_arguments
-from ludus.data.training_row import (
-    InvalidRow,
-    parse_row_columns,
-    parse_training_row,
-    row_kind,
-)
+from ludus.data.training_row import InvalidRow, parse_row_columns, parse_training_row, row_kind
 from ludus.errors import ConfigError, TemplateRefused
 from ludus.policy.chat.rendering import Conversation, render_text
 from ludus.policy.chat.template_loss import find_dropped_pieces
