@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from statistics import fmean
 
 from ludus.check.reward_audit import RewardAudit, audit_environment
-from ludus.data.estimates import MIN_SAMPLES
+from ludus.data.interval_estimates import MIN_SAMPLES
 from ludus.environment.registry import registered_environments
 from ludus.envs.reasoning_gym import ReasoningGym
 from ludus.errors import LudusError

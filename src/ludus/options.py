@@ -63,7 +63,7 @@ def expand_path(text: str) -> Path:
 
 
 def parse_duration(text: str) -> float:
-    """The seconds of `90s`, `10m`, `2h`, `1d` or a plain number."""
+    """The seconds of an option such as `90s`, `10m`, `2h`, `1d` or a plain number."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"{text!r} is not a duration; write 90s, 10m or 2h")
@@ -76,14 +76,14 @@ def parse_timeout(text: str) -> float | None:
 
 
 def parse_mebibytes(text: str) -> int:
-    """The bytes of a size in MiB, such as 0.5."""
+    """The bytes of an option in MiB, such as 0.5."""
     if not float(text) > 0:
         raise ValueError(f"{text} is not a positive size in MiB")
     return int(float(text) * 1024 * 1024)
 
 
 def parse_range(text: str) -> tuple[float, float]:
-    """The bounds of `0.1..0.9`; a missing one is 0 or 1."""
+    """The bounds of an option such as `0.1..0.9`; a missing one is 0 or 1."""
     low, dots, high = text.partition("..")
     try:
         if not dots:
@@ -94,7 +94,7 @@ def parse_range(text: str) -> tuple[float, float]:
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """A table from `key=value` (the value as JSON, or else as text) and from JSON objects."""
+    """The table of an option `key=value` (the value as JSON or text), and of JSON objects."""
     table: dict[str, Any] = {}
     for text in texts:
         if text.lstrip().startswith("{"):
@@ -117,7 +117,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any] | None:
-    """The settings of something that is off by default: `r=16,alpha=32`; `on` has none.
+    """The settings of an option that is off by default: `r=16,alpha=32`; `on` has none.
 
     None for `off`. JSON objects are taken, too, as TOML tables are.
     """

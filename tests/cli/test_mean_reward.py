@@ -11,10 +11,10 @@ from ludus_process import run_ludus
 from viewer.viewing import viewing
 
 from ludus.data.episode import Episode, StopReason, format_episode_id
-from ludus.data.estimates import mean_interval
+from ludus.data.interval_estimates import mean_interval
 from ludus.data.run_folder import RunFolder
 from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate, load_attempts
-from ludus.reporting.pipeline import read_section
+from ludus.reporting.sections import read_section
 
 TASKS = {
     "0a": [0.0, 0.0, 0.0, 0.0],

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ludus.data.estimates import difference_interval
+from ludus.data.interval_estimates import difference_interval
 
 
 def test_an_interval_is_centered_on_the_difference() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.data.estimates import mean_interval, student_t_quantile
+from ludus.data.interval_estimates import mean_interval, student_t_quantile
 
 
 def differ(values: list[float]) -> bool:

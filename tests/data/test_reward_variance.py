@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.data.estimates import is_zero_variance
+from ludus.data.interval_estimates import is_zero_variance
 
 
 @pytest.mark.parametrize(

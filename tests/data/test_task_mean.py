@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ludus.data.estimates import TaskRewards, format_mean, wilson_interval
+from ludus.data.interval_estimates import TaskRewards, format_mean, wilson_interval
 
 
 def rewards_of(*pairs: tuple[str, float]) -> TaskRewards:

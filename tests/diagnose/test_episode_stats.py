@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.runs import Sample, episode
 from ludus.data.episode import EpisodeFault
-from ludus.data.estimates import REWARD_TOLERANCE
+from ludus.data.interval_estimates import REWARD_TOLERANCE
 from ludus.data.messages import Message
 from ludus.diagnose import read_episode_stats
 from ludus.diagnose.episode_stats import (

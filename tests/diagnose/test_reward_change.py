@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diagnose.runs import Sample, level, ramp
-from ludus.data.estimates import Interval
+from ludus.data.interval_estimates import Interval
 from ludus.diagnose import RewardChange, diagnose
 from ludus.diagnose.episode_stats import EpisodeStats, RunEpisodes, group_episode_stats
 from ludus.diagnose.reward_change import (

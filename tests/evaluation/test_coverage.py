@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from ludus.data.estimates import Interval, mean_interval, paired_share_interval, share_interval
+from ludus.data.interval_estimates import (
+    Interval,
+    mean_interval,
+    paired_share_interval,
+    share_interval,
+)
 from ludus.evaluation.metrics import pass_at_k
 
 DRAWS = 2_000

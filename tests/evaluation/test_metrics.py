@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.data.estimates import (
+from ludus.data.interval_estimates import (
     Interval,
     MeanEstimate,
     mean_interval,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.data.estimates import newcombe_interval, wilson_interval
+from ludus.data.interval_estimates import newcombe_interval, wilson_interval
 
 COUNTS = st.integers(0, 60)
 

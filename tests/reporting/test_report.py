@@ -21,7 +21,7 @@ from ludus.evaluation.results import load_evaluation
 from ludus.reporting import report
 from ludus.reporting.charts import render_chart
 from ludus.reporting.document import Histogram, IntervalChart, LineChart, Section
-from ludus.reporting.pipeline import read_section
+from ludus.reporting.sections import read_section
 from ludus.reporting.transcripts import summarize_episodes
 from ludus.rollout import CollectConfig
 

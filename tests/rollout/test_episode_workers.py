@@ -19,7 +19,7 @@ from ludus.errors import ConfigError, StoppedEarly, WorkersFailed
 from ludus.rollout import collect as collector_module
 from ludus.rollout import workers as workers_module
 from ludus.rollout.collect import Collector
-from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.episode_loop import EpisodeLimits
 from ludus.rollout.plan import Assignment
 from ludus.rollout.process_worker import ProcessWorker, ProcessWorkers
 from ludus.rollout.workers import EpisodePlay

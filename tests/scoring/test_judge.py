@@ -17,7 +17,7 @@ from ludus.agents.oracle import OracleAgent
 from ludus.agents.scripted import ScriptedAgent
 from ludus.data.messages import Message
 from ludus.errors import BadReply, ConfigError, ModelBusy
-from ludus.rollout.loop import FATAL_FAULTS
+from ludus.rollout.episode_loop import FATAL_FAULTS
 from ludus.scoring.judge import BudgetExhausted
 from ludus.scoring.judge_prompt import attempt_text, parse_grades
 from scoring.stored_runs import build_episode, grade_guesses, judging

@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect as websocket
 from websockets.exceptions import InvalidStatus
 from world import Counter, Served, serving
 
-from ludus.client.websocket import status_error as refused_by_server
+from ludus.client.server_http import status_error as refused_by_server
 from ludus.protocol.loopback import is_loopback
 from ludus.serve.access import AccessPolicy, parse_hostname
 from ludus.serve.config import ServeConfig, add_names, is_valid_origin

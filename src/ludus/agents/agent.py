@@ -157,7 +157,7 @@ class Agent(ABC):
 
 
 def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
-    """An assistant's message with these calls and their text, without the calls that are None.
+    """An agent's message with these calls and their text, without the calls that are None.
 
     `position` is its index in the conversation, from which the ids of the calls are made.
     """

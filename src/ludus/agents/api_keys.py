@@ -80,7 +80,7 @@ def find_api_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
 
 
 def find_variable(name: str) -> str | None:
-    """A variable of the environment, or else of a `.env` file; None if it is empty."""
+    """A variable such as an API key, of the environment or else of a `.env` file; None if empty."""
     path = find_dotenv(usecwd=True)
     try:
         # No interpolation: a key may contain "$".

@@ -16,9 +16,10 @@ from ludus.agents.scripted import RandomAgent, random_call
 from ludus.check.episodes import MAX_STEPS, CheckTranscript, offers_oracle, play_check_episode
 from ludus.check.reward_audit import FIRST_SEEDS, HARD_LIMIT_S, MAX_SEEDS, audit_rewards
 from ludus.client.endpoint import Endpoint, LocalEndpoint
+from ludus.client.server_http import fetch_json_object
 from ludus.client.session import Session
-from ludus.client.websocket import WebSocketClient, fetch_json_object
-from ludus.data.estimates import MIN_SAMPLES
+from ludus.client.websocket import WebSocketClient
+from ludus.data.interval_estimates import MIN_SAMPLES
 from ludus.data.messages import content_text
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.registry import find_environment, is_remote

@@ -20,7 +20,7 @@ from ludus.check.episodes import CheckTranscript, offers_oracle, play_check_epis
 from ludus.check.weak_players import WeakAgent, weak_strategies
 from ludus.client.endpoint import LocalEndpoint, connect
 from ludus.client.session import Session
-from ludus.data.estimates import MIN_SAMPLES, Interval, mean_interval
+from ludus.data.interval_estimates import MIN_SAMPLES, Interval, mean_interval
 from ludus.environment.spec import EnvSpec
 
 MARGIN = 0.1
@@ -64,7 +64,7 @@ class PlayerComparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether more seeds may decide if the player is clearly below."""
+        """Whether more seeds of the audit may decide if the player is clearly below."""
         is_near = self.interval.low <= MARGIN * self.scale < self.interval.high
         return not self.tops_most_seeds and (is_near or 2 * self.tops > self.seeds)
 

@@ -40,14 +40,14 @@ class HubTarget:
         return cls(repo_id, visibility == "private")
 
     def check(self, kind: RepoKind | None = None) -> None:
-        """Check the name, offline, and that there is a login."""
+        """Check what --push-to-hub of a command names, offline, and that there is a login."""
         from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
 
         check_upload_target(self.repo_id, kind or DATASET)
         check_login()
 
     def create(self, kind: RepoKind | None = None) -> None:
-        """Create the repository before the work, so that a refusal costs nothing."""
+        """Create the repository before the command's work, so that a refusal costs nothing."""
         from ludus.publish.hub_upload import DATASET, open_repo
 
         open_repo(self.repo_id, kind or DATASET, private=self.private)

@@ -158,7 +158,7 @@ class Flag:
 
 
 def command(function: Command | None = None, *, without: Sequence[str] = ()) -> Command:
-    """The function, with a parameter for each option in place of each config.
+    """The function, with a parameter for each flag in place of each config.
 
     Options `without` are fields of a config that this command has no use for.
     """
@@ -219,14 +219,14 @@ def flags_of(run: Command) -> Mapping[str, Flag]:
 
 
 def examples_of(run: Command) -> str:
-    """The command lines under `Examples:` in the text of a command, one in each paragraph."""
+    """For help beside flags: the command lines under `Examples:` in the text of a command."""
     found: str = run.examples  # type: ignore[attr-defined]
     return found.replace("\n\n", "\n")
 
 
 @cache
 def find_command(path: str) -> Command:
-    """A command by the words that are typed after `ludus`: `find_command("train grpo")`."""
+    """The command with these flags, by the words after `ludus`: `find_command("train grpo")`."""
     module = next(section[path][0] for section in SECTIONS.values() if path in section)
     found = vars(import_module(f"ludus.cli.commands.{module}"))
     words = path.replace("-", "_").split()
@@ -235,7 +235,7 @@ def find_command(path: str) -> Command:
 
 
 def run_with_table(path: str, values: Mapping[str, object], source: str) -> None:
-    """Run a command with the values of a TOML table, `source`, instead of a command line.
+    """Run a command with the values of a TOML table, `source`, instead of flags.
 
     If it raises, `name_flags` knows its options, and otherwise the caller's options.
     """
@@ -293,7 +293,7 @@ def name_command_flags(message: str, command: Sequence[str]) -> str:
 
 
 def describe_usage_error(error: CycloptsError) -> str:
-    """What is wrong with a command line, in one line."""
+    """What is wrong with the flags of a command line, in one line."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         if error.keyword:
@@ -310,7 +310,7 @@ def _by_key(arguments: ArgumentCollection) -> dict[str, Argument]:
 
 
 def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give options the values of `--set` and of the file of `--config`."""
+    """Give flags the values of `--set` and of the file of `--config`."""
     global _running
     _running = flags_of(app.default_command) if app.default_command else {}
     known = _by_key(arguments)
@@ -329,7 +329,7 @@ def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentColle
 
 
 def read_table(name: str) -> JsonObject:
-    """The TOML file of `--config`."""
+    """The TOML file of the flag `--config`."""
     from ludus.data.json_files import read_text
 
     try:
@@ -352,7 +352,7 @@ def fill_options(known: Mapping[str, Argument], values: Mapping[str, object], so
 
 
 def to_texts(value: object) -> list[str]:
-    """The values of a repeatable option; a table as KEY=VALUE if they are read as the same."""
+    """The values of a repeatable flag; a table as KEY=VALUE if they are read as the same."""
     if isinstance(value, list):
         return [text for item in value for text in to_texts(item)]
     if isinstance(value, Mapping):
@@ -429,7 +429,7 @@ def _text_of(hint: Any) -> str:
 
 @cache
 def field_texts(config: type) -> dict[str, str]:
-    """The texts under the fields of a config and of its base classes."""
+    """The help of flags: the texts under the fields of a config and of its base classes."""
     texts: dict[str, str] = {}
     for each in reversed(config.__mro__[:-1]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body

@@ -32,7 +32,7 @@ _DESCRIPTION = "Collect episodes, curate them, and train and evaluate language-m
 
 
 def build_app(arguments: Sequence[str]) -> App:
-    """The program with the command that these arguments name; of all others the help alone.
+    """The main program with the command that these arguments name; of others the help alone.
 
     A script of --install-completion knows the options of all commands.
     """
@@ -84,7 +84,7 @@ def build_app(arguments: Sequence[str]) -> App:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command of the program, and return its exit code."""
+    """Run a command of the main program, and return its exit code."""
     from ludus.cli.display.console import print_error
     from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
 
@@ -114,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def expand_aliases(arguments: Sequence[str]) -> list[str]:
-    """Replace what other tools call an option, and complete options that need no value."""
+    """In the main arguments, replace other tools' names of options, and complete bare ones."""
     words, flags = list(arguments), dict[str, Flag]()
     for path in (path for section in SECTIONS.values() for path in section):
         if words[: len(path.split())] == path.split():

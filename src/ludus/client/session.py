@@ -9,7 +9,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
-from ludus.client.websocket import WebSocketClient, fetch_json_object
+from ludus.client.server_http import fetch_json_object
+from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import JsonObject, ToolSpec, coerce_arguments
 from ludus.environment.faults import raise_with_location
 from ludus.environment.runner import EnvironmentRunner

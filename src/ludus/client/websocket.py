@@ -8,7 +8,6 @@ session silently, and never takes the reply to another request.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +25,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
+from ludus.client.server_http import is_local_server, status_error, unreachable_error
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
     CapacityReached,
@@ -38,7 +38,6 @@ from ludus.errors import (
     WireError,
 )
 from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER
-from ludus.protocol.loopback import is_loopback
 
 _ERROR_CLASSES: dict[str, type[WireError]] = {
     "VALIDATION_ERROR": InvalidAction,
@@ -275,68 +274,3 @@ def websocket_url(base_url: str) -> str:
     path = parts.path.rstrip("/")
     path = path if path.endswith("/ws") else f"{path}/ws"
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
-
-
-def http_url(base_url: str, path: str) -> str:
-    """The URL of an HTTP route of the server."""
-    parts = urlsplit(websocket_url(base_url))
-    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
-    return urlunsplit((scheme, parts.netloc, parts.path.removesuffix("/ws") + path, "", ""))
-
-
-def is_local_server(url: str) -> bool:
-    """Whether the server is on this machine, so that no proxy is used."""
-    return is_loopback(urlsplit(url).hostname or "")
-
-
-def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
-    """For clients: the error for an address at which no server accepts connections."""
-    # If a name has several addresses, the error's text lists them all; its number is the reason.
-    number = error.errno or 0
-    reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-    return ConnectFailed(f"Cannot connect to {base_url} ({reason}). Is the server running?")
-
-
-def status_error(base_url: str, status: int) -> ConnectFailed:
-    """For clients: the error for an HTTP status with which a server refuses the connection."""
-    if status == 401:
-        return ConnectFailed(f"{base_url} requires another `token` (HTTP 401).")
-    if status == 403:
-        return ConnectFailed(
-            f"{base_url} requires another `token`, or is not an environment server (HTTP 403)."
-        )
-    if status == 421:
-        return ConnectFailed(
-            f"{base_url} does not accept this host name (HTTP 421). Use 127.0.0.1 or localhost, or "
-            "start the server with `allow_hosts`."
-        )
-    if status >= 500:
-        return ConnectFailed(f"{base_url} failed to answer (HTTP {status}). Its log says why.")
-    return ConnectFailed(f"{base_url} is not an environment server (HTTP {status}).")
-
-
-async def fetch_json_object(socket: WebSocketClient, path: str) -> JsonObject:
-    """Fetch a JSON object from an HTTP route of the server."""
-    import aiohttp
-
-    url = http_url(socket.base_url, path)
-    try:
-        async with (
-            aiohttp.ClientSession(
-                headers=socket.headers,
-                trust_env=not is_local_server(url),
-                timeout=aiohttp.ClientTimeout(total=10.0),
-            ) as client,
-            client.get(url, allow_redirects=False) as reply,
-        ):
-            if reply.status != 200:
-                raise status_error(url, reply.status)
-            value = await reply.json(content_type=None)
-            if not isinstance(value, dict):
-                raise ConnectFailed(f"{url} did not return a JSON object.")
-            return value
-    except aiohttp.ClientConnectorError as error:
-        raise unreachable_error(socket.base_url, error.os_error) from None
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        why = str(error) or "no answer in 10 s"
-        raise ConnectFailed(f"{url} cannot be read: {why}") from None

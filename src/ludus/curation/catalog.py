@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 from ludus.curation.load_episodes import load_episodes
-from ludus.data.estimates import MeanEstimate, query_mean_reward
+from ludus.data.interval_estimates import MeanEstimate, query_mean_reward
 from ludus.errors import RunError
 
 if TYPE_CHECKING:

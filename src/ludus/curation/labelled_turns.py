@@ -11,7 +11,7 @@ from ludus.data.tool_schema import parse_arguments
 
 
 def has_malformed_call(message: Message) -> bool:
-    """Whether the arguments of a call are not a JSON object."""
+    """Whether a turn has a call whose arguments are not a JSON object."""
     calls = message.tool_calls or ()
     return any(parse_arguments(call.function.arguments) is None for call in calls)
 

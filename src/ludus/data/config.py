@@ -137,7 +137,7 @@ def _excerpt_differences(old: JsonObject, new: JsonObject) -> Iterator[tuple[str
 
 
 def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[str, str, str]], int]:
-    """The settings that differ, as dotted name and both values in JSON; and how many are equal."""
+    """How two configs differ: settings as dotted name and both values; and how many are equal."""
     old, new = dict(_flatten_config(there)), dict(_flatten_config(here))
     differences = [
         (key, before, after)

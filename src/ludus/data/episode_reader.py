@@ -24,8 +24,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
 from ludus.data.episode import Episode, StopReason, Usage
-from ludus.data.estimates import TaskRewards
 from ludus.data.files import Checksum
+from ludus.data.interval_estimates import TaskRewards
 from ludus.data.json_files import is_json_object, numbered_lines, read_lines
 from ludus.errors import RunError
 
@@ -173,7 +173,7 @@ def episodes(path: str | Path, *, strict: bool = False) -> Iterator[Episode]:
 
 
 def format_damaged_lines(count: int, first: Sequence[int]) -> str:
-    """Format `3 damaged lines (4, 9, 17)`; `first` are the numbers of the first few lines."""
+    """What a reader skipped: `3 damaged lines (4, 9, 17)`; `first` are the first few numbers."""
     numbers = ", ".join(map(str, first)) + (", …" if count > len(first) else "")
     return f"{count:,} damaged line{'s' if count != 1 else ''} ({numbers})"
 
@@ -316,7 +316,7 @@ class ResumeIndex:
     _marks: bytearray = field(default_factory=bytearray, repr=False)
 
     def pending_indices(self, planned: int, *, retry_broken: bool = True) -> Iterator[int]:
-        """The indices below `planned` that are still to be played, in order."""
+        """The indices below `planned` of episodes that are still to be played, in order."""
         done, marks = (_PLAYED,) if retry_broken else (_PLAYED, *_FAULTS), self._marks
         return (at for at in range(planned) if at >= len(marks) or marks[at] not in done)
 

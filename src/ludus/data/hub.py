@@ -44,7 +44,7 @@ _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "
 def build_front_matter(
     values: Mapping[str, object], features: Sequence[JsonObject], *, description: str = ""
 ) -> str:
-    """The YAML block that begins a card. Every value is written as JSON, which is valid YAML.
+    """The YAML block of a card on the Hub. Every value is written as JSON, which is valid YAML.
 
     `datasets` caches a folder by its name and this block: a `description` that differs makes it
     read changed files again.
@@ -70,7 +70,7 @@ def _yaml_value(value: object) -> str:
 
 
 def to_single_line(value: object) -> str:
-    """Format a value as one line of printable characters, for YAML and table cells of a card."""
+    """Format a value for YAML and tables of a card on the Hub: one line, printable characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
@@ -84,7 +84,7 @@ def inline_code(value: object) -> str:
 
 
 def code_block(text: str, language: str) -> str:
-    """A fenced code block of a card, with a fence longer than any run of backticks in the text."""
+    """A code block of a card on the Hub, whose fence is longer than any backticks in the text."""
     fence = "`" * max(3, _longest_backtick_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 

@@ -52,7 +52,7 @@ _blocks: TypeAdapter[list[Text | Image]] = TypeAdapter(list[Block])
 
 
 def content_text(content: Content) -> str:
-    """The text of the content; an image is replaced by its media type in brackets."""
+    """The text of a message's content; an image is replaced by its media type in brackets."""
     if isinstance(content, str):
         return content
     return "\n".join(

@@ -82,7 +82,7 @@ def strip_titles(schema: Any) -> Any:
 
 
 def parse_arguments(text: str) -> JsonObject | None:
-    """Parse the arguments of a call; None if they are not a JSON object.
+    """Parse the arguments of a tool call; None if they are not a JSON object.
 
     NaN, lone surrogates and nesting beyond the parser's limit are rejected. An empty text counts as
     no arguments: many models write that for a tool without parameters.
@@ -139,7 +139,7 @@ def _argument_fits_type(value: object, kind: str) -> bool:
 
 
 def coerce_arguments(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> JsonObject:
-    """Convert arguments to the declared types if that is lossless.
+    """Convert arguments to the types of the schema if that is lossless.
 
     Models write 41 for a string, and "41" for an integer. Other values are left unchanged, for the
     validation to report.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from ludus.data.estimates import MeanEstimate
+from ludus.data.interval_estimates import MeanEstimate
 from ludus.data.json_files import int_field, object_field
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, LogEntry, metric_values, read_log

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ludus.data.episode import EpisodeFault, StopReason, Usage
 from ludus.data.episode_reader import ResumeIndex, parse_head
-from ludus.data.estimates import MeanEstimate, is_zero_variance
+from ludus.data.interval_estimates import MeanEstimate, is_zero_variance
 from ludus.data.json_files import numbered_lines
 
 _MESSAGES_KEY, _REWARDS_KEY, _TOKENS_KEY = b',"messages":[', b',"rewards":{', b',"tokens":'

@@ -9,21 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from ludus.data.estimates import Interval, TaskRewards, difference_interval
+from ludus.data.interval_estimates import Interval, TaskRewards, difference_interval
 from ludus.data.training_log import metric, metric_values, step_number
 from ludus.diagnose.episode_stats import EpisodeGroupStats, RunEpisodes
 from ludus.diagnose.step_log import RewardScale, StepLog, metric_mean
 
 
 def format_number(value: float, *, digits: int = 3, sign: str = "") -> str:
-    """Format with `digits` significant digits, and all digits before the point: 1,235, 0.0123."""
+    """Format a reward, with `digits` significant digits and all before the point: 1,235, 0.0123."""
     if abs(value) < 10**digits - 0.5:
         return f"{value:{sign}.{digits}g}"
     return f"{value:{sign},.0f}"
 
 
 def format_share(share: float) -> str:
-    """Format as percent: 0.954 -> 95 %. Shares near 0 or 1 keep a digit: 0.996 -> 99.6 %."""
+    """Format a share or its change as percent: 0.954 -> 95 %; 0.996 -> 99.6 %, near 0 or 1."""
     percent = 100 * share
     rounded = f"{percent:.0f}" if 1 <= percent <= 99 or percent in (0, 100) else f"{percent:.1f}"
     return f"{rounded} %"
@@ -89,7 +89,7 @@ def reward_change(log: StepLog, episodes: RunEpisodes) -> RewardChange | None:
 def first_and_last_groups(
     log: StepLog, episodes: RunEpisodes, environment: str | None = None
 ) -> tuple[list[EpisodeGroupStats], list[EpisodeGroupStats]]:
-    """Return the groups of the first and of the last window."""
+    """The groups between which the reward changed: of the first and of the last window."""
     first_window_end = step_number(log.first_window[-1])
     last_window_start = (
         step_number(log.entries[-log.window_size - 1]) + 1 if len(log.entries) > 1 else 0
@@ -136,8 +136,8 @@ def format_reward(value: float, scale: RewardScale, sign: str = "") -> str:
     return f"{value:{sign}.3f}" if scale.is_unit else format_number(value, sign=sign)
 
 
-def format_delta_interval(change: RewardChange) -> str:
-    """Format the interval of a delta: +0.081 to +0.165; empty without an interval."""
+def format_change_interval(change: RewardChange) -> str:
+    """Format the interval of a reward change: +0.081 to +0.165; empty without an interval."""
     ends = (format_reward(value, change.scale, "+") for value in change.interval or ())
     return " to ".join(ends)
 
@@ -151,5 +151,5 @@ def format_reward_change(change: RewardChange) -> str:
 
 def format_change_with_interval(change: RewardChange) -> str:
     """Format a reward change: 0.234 -> 0.567, +0.333 (95 % interval +0.281 to +0.380)."""
-    interval = format_delta_interval(change)
+    interval = format_change_interval(change)
     return format_reward_change(change) + (f" (95 % interval {interval})" if interval else "")

@@ -19,7 +19,7 @@ from ludus.diagnose.reward_change import (
     MIN_DELTA,
     RewardChange,
     first_and_last_groups,
-    format_delta_interval,
+    format_change_interval,
     format_reward,
     format_reward_change,
     format_share,
@@ -453,7 +453,7 @@ def check_learned(run: RunEvidence) -> Iterator[Verdict]:
         return
     finding = f"reward rose by {format_reward(change.delta, change.scale, '+')}"
     if change.interval is not None:
-        finding += f" (95 % interval {format_delta_interval(change)})"
+        finding += f" (95 % interval {format_change_interval(change)})"
     before = metric_mean(log.entries[-2 * log.window_size : -log.window_size], "reward")
     final, advice = run.mean_at_end("reward"), "measure it on held-out tasks with `ludus eval`"
     if before is not None and final is not None and run.early_stop is None:

@@ -156,7 +156,7 @@ def is_author_error(error: BaseException) -> bool:
 
 
 def to_wire_error(error: BaseException, cls: type) -> WireError:
-    """Convert an exception of the code of `cls`; re-raises cancellations, signals, wire errors."""
+    """Convert a fault in the code of `cls`; re-raises cancellations, signals, wire errors."""
     if isinstance(error, WireError) or not is_author_error(error):
         raise error
     failed = ExecutionFailed(describe_exception(error))

@@ -54,7 +54,7 @@ def registered_environments() -> Mapping[str, EntryPoint]:
 
 
 def find_environment(spec: str) -> EnvSpec:
-    """Find the environment of a name, a variant, an import path or a file."""
+    """Find the registered environment of a name, a variant, an import path or a file."""
     if is_remote(spec):
         raise EnvironmentNotFound(
             f"{spec} is served elsewhere. Give an installed environment, or file.py:Class."

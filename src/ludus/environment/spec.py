@@ -224,7 +224,7 @@ class _QuietGenerator(GenerateJsonSchema):
 
 
 def task_schema(env_spec: EnvSpec) -> JsonObject:
-    """The schema of the task arguments, with the descriptions of the class's docstring.
+    """The spec's schema of the task arguments, with the descriptions of the class's docstring.
 
     Arguments whose types have no schema, as some of OpenEnv's environments have them, accept
     anything.

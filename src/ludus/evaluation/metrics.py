@@ -13,7 +13,7 @@ from functools import partial
 from math import comb, fsum
 
 from ludus.data.episode_reader import EpisodeHead, episodes
-from ludus.data.estimates import (
+from ludus.data.interval_estimates import (
     Interval,
     MeanEstimate,
     estimate_mean,

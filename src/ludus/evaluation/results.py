@@ -14,7 +14,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_jsonable_python
 
-from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
+from ludus.data.interval_estimates import MIN_SAMPLES, MeanEstimate
 from ludus.data.run_folder import SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
@@ -128,7 +128,7 @@ class Evaluation:
 
     @property
     def shown_metrics(self) -> tuple[Metric, ...]:
-        """The metrics that at least one candidate has a value of to show.
+        """The metrics of the results that at least one candidate has a value of to show.
 
         Format compliance is shown also if every reply was cut off: its row says that there is no
         value.
@@ -147,7 +147,7 @@ class Evaluation:
 
     @property
     def verdict_metrics(self) -> tuple[Metric, ...]:
-        """Accuracy, and the mean reward unless it is the same: rewards of 0 and 1 only."""
+        """Of the results, accuracy, and mean reward unless it is equal: rewards of 0 and 1 only."""
         is_same = all(
             score.metrics.get(ACCURACY) is None
             or score.metrics[ACCURACY].value == score.metrics[MEAN_REWARD].value
@@ -162,7 +162,7 @@ class Evaluation:
         return tuple(score for score in self.scores if Outcome.WORSE in score.verdicts.values())
 
     def describe_verdicts(self) -> list[tuple[Outcome, str]]:
-        """Return how each candidate compares with the first one, in words."""
+        """Return in words how each candidate's results compare with the first one's."""
         base, described = self.scores[0].label, list[tuple[Outcome, str]]()
         for score in self.scores[1:]:
             for metric in self.verdict_metrics:
@@ -190,7 +190,7 @@ class Evaluation:
 
 
 def load_evaluation(folder: Path) -> Evaluation:
-    """Load an evaluation; raises RunError if there is none."""
+    """Load the results of an evaluation; raises RunError if there are none."""
     try:
         summary = from_json((folder / SUMMARY_FILE).read_bytes())
     except (OSError, ValueError) as error:
@@ -199,7 +199,7 @@ def load_evaluation(folder: Path) -> Evaluation:
 
 
 def parse_evaluation(folder: Path, summary: JsonObject) -> Evaluation:
-    """Parse the content of `summary.json`; raises RunError if it is no evaluation."""
+    """Parse the results in `summary.json`; raises RunError if it is no evaluation."""
 
     def parse(kind: type[T], fields: object) -> T:
         return TypeAdapter(kind).validate_python(fields)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ludus.data.estimates import MeanEstimate
+from ludus.data.interval_estimates import MeanEstimate
 from ludus.data.tool_schema import JsonObject
 from ludus.evaluation.metrics import (
     COMPARED_METRICS,
@@ -62,7 +62,7 @@ def build_slices(
 
 
 def find_levels(attempts: Sequence[Attempt]) -> dict[int, str]:
-    """Return the level of each attempt by its index in the plan, from easy to hard.
+    """For slices by difficulty: each attempt's level by its index in the plan, from easy to hard.
 
     Empty if all tasks have the same arguments, or if they have more combinations than levels.
     """
@@ -118,7 +118,7 @@ def _format_value(value: object) -> str:
 
 
 def build_level_curves(slices: Sequence[Slice], metrics: Sequence[Metric]) -> list[JsonObject]:
-    """Return the curves over levels of difficulty, for each metric and each environment.
+    """The curves over slices by difficulty, for each metric and each environment.
 
     A curve has the estimates of each candidate at all levels. `x_title` is the argument that the
     labels are values of, such as `max_digits`; empty for several.

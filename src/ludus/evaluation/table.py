@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ludus.data.estimates import MIN_SAMPLES, MeanEstimate
 from ludus.data.hub import code_block, inline_code, markdown_table, to_single_line
+from ludus.data.interval_estimates import MIN_SAMPLES, MeanEstimate
 from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import NO_INTERVAL, Evaluation, format_difference
 

@@ -148,7 +148,7 @@ def _load_on_device(
 
 
 def find_nonfinite_weights(model: PreTrainedModel) -> str | None:
-    """The name of the first weight with values that are NaN or infinite; None: all are finite."""
+    """The first loaded weight, by name, with values NaN or infinite; None: all are finite."""
     import torch
 
     weights = {

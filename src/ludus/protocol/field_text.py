@@ -78,7 +78,7 @@ def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
 
 
 def dimensions(array: Any) -> tuple[int, ...]:
-    """The shape of nested lists of numbers, by the first element of each; else empty."""
+    """The shape of a field of nested lists, by the first element of each; else empty."""
     sizes: list[int] = []
     while isinstance(array, list) and array:
         sizes.append(len(array))

@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ludus.data.estimates import format_mean
 from ludus.data.hub import (
     COLUMNS,
     DATASETS_VERSION,
@@ -23,6 +22,7 @@ from ludus.data.hub import (
     markdown_table,
     to_single_line,
 )
+from ludus.data.interval_estimates import format_mean
 from ludus.data.json_files import read_json_object
 from ludus.data.run_folder import RUN_FILE, SUMMARY_FILE
 from ludus.data.tool_schema import JsonObject

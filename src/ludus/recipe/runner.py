@@ -88,7 +88,7 @@ def plan_recipe(
 def select_stages(
     recipe: Recipe, *, start: str | None = None, only: Sequence[str] = ()
 ) -> list[str]:
-    """The names of the stages from `start` on, or of those in `only`; by default all."""
+    """The stages to run: from `start` on, or those in `only`; by default all."""
     names = [stage.name for stage in recipe.stages]
     selected = [("only", name) for name in only]
     if start is not None:

@@ -9,16 +9,10 @@ from pathlib import Path
 from ludus.data.config import check_at_least
 from ludus.data.files import write_atomically
 from ludus.data.run_folder import versions
-from ludus.data.stage_output import find_stage_output
-from ludus.errors import ConfigError, NameFlags, RunError, similar_path_hint
-from ludus.reporting.document import REPORT_MARK, Section
+from ludus.errors import ConfigError, NameFlags, RunError
+from ludus.reporting.document import REPORT_MARK
 from ludus.reporting.html_page import render_html
-from ludus.reporting.sections import (
-    dataset_section,
-    evaluation_section,
-    run_section,
-    training_section,
-)
+from ludus.reporting.sections import read_section
 
 _HEAD_BYTES = 4096
 
@@ -72,23 +66,3 @@ def is_report(path: Path) -> bool:
             return REPORT_MARK.encode() in file.read(_HEAD_BYTES)
     except OSError:
         return False
-
-
-def read_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:
-    """Return the section about a folder, or about a file of episodes."""
-    if not path.exists():
-        hint = similar_path_hint(str(path)) or "`ludus runs` lists runs."
-        raise RunError(f"There is no folder {path}. {hint}")
-    output = find_stage_output(path)
-    if output is not None:
-        if output.kind == "training":
-            return training_section(path, samples=samples, name_flags=name_flags)
-        if output.kind == "evaluation":
-            return evaluation_section(path, samples=samples, name_flags=name_flags)
-        if output.kind == "run" and output.episodes is not None:
-            return run_section(path, output.episodes, samples=samples)
-        if output.kind == "dataset":
-            return dataset_section(output, samples=samples)
-    raise RunError(
-        f"{path} holds nothing to report: it is no run, data set, trained model or evaluation."
-    )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic_core import from_json
 
-from ludus.data.estimates import MIN_SAMPLES
+from ludus.data.interval_estimates import MIN_SAMPLES
 from ludus.data.json_files import numbered_lines, object_field
 from ludus.data.run_folder import RUN_FILE, RunFolder
-from ludus.data.stage_output import CURATION_FILE, StageOutput
+from ludus.data.stage_output import CURATION_FILE, StageOutput, find_stage_output
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import (
     EPISODES_FILE,
@@ -23,7 +23,7 @@ from ludus.data.training_log import (
     summarize_training,
 )
 from ludus.diagnose import format_verdict, read_run
-from ludus.errors import NameFlags, RunError
+from ludus.errors import NameFlags, RunError, similar_path_hint
 from ludus.evaluation.results import Outcome, load_evaluation
 from ludus.evaluation.table import build_notes, build_slice_tables, build_table, describe_method
 from ludus.reporting.document import (
@@ -306,3 +306,23 @@ def _messages(row: JsonObject, field: str) -> list[JsonObject]:
     if not isinstance(messages, list):
         return []
     return [message for message in messages if isinstance(message, dict)]
+
+
+def read_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:
+    """Return the section about a folder, or about a file of episodes."""
+    if not path.exists():
+        hint = similar_path_hint(str(path)) or "`ludus runs` lists runs."
+        raise RunError(f"There is no folder {path}. {hint}")
+    output = find_stage_output(path)
+    if output is not None:
+        if output.kind == "training":
+            return training_section(path, samples=samples, name_flags=name_flags)
+        if output.kind == "evaluation":
+            return evaluation_section(path, samples=samples, name_flags=name_flags)
+        if output.kind == "run" and output.episodes is not None:
+            return run_section(path, output.episodes, samples=samples)
+        if output.kind == "dataset":
+            return dataset_section(output, samples=samples)
+    raise RunError(
+        f"{path} holds nothing to report: it is no run, data set, trained model or evaluation."
+    )

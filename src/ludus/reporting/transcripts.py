@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ludus.data.episode import SOLVED_PART, Episode, StopReason
 from ludus.data.episode_reader import ResumeIndex, ResumeTotals, parse_head
-from ludus.data.estimates import format_mean
+from ludus.data.interval_estimates import format_mean
 from ludus.data.json_files import numbered_lines
 from ludus.data.messages import message_text
 from ludus.data.tool_schema import JsonObject

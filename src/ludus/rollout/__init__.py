@@ -2,7 +2,7 @@
 
 from ludus.rollout.collect import CollectResult
 from ludus.rollout.config import CollectConfig, RolloutConfig
-from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits, run_episode
+from ludus.rollout.episode_loop import SYSTEM_PROMPT, EpisodeLimits, run_episode
 from ludus.rollout.plan import Assignment, read_tasks
 
 __all__ = [

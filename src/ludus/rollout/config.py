@@ -21,7 +21,7 @@ from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_buckets import Bucket, build_buckets, parse_axes, select_environments
 from ludus.errors import ConfigError
 from ludus.options import Option, parse_assignments, parse_duration
-from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.episode_loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.rollout.plan import check_seed, read_tasks
 from ludus.rollout.stats import RunBudget
 

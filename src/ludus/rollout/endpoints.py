@@ -15,7 +15,8 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 from ludus.client.endpoint import Endpoint, LocalEndpoint, connect
-from ludus.client.websocket import WebSocketClient, fetch_json_object
+from ludus.client.server_http import fetch_json_object
+from ludus.client.websocket import WebSocketClient
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.mixture import Mixture
 from ludus.environment.registry import find_environment, is_remote, is_url
@@ -147,7 +148,7 @@ async def preflight_endpoints(
 async def preflight_tasks(
     spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
 ) -> Sequence[ToolSpec]:
-    """Raise unless one of the tasks can be reset there: a single task may crash by itself.
+    """Raise unless a task can be reset at this endpoint: a single one may crash by itself.
 
     Returns the tools of the session, or none if the server has no free one.
     """
@@ -173,7 +174,7 @@ async def preflight_tasks(
 
 
 async def fetch_server_name(url: str, token: str | None = None) -> str | None:
-    """The name that a server gives its environment; None if it gives none."""
+    """The name that an endpoint's server gives its environment; None if it gives none."""
     with suppress(ConnectFailed):
         name = (await fetch_json_object(WebSocketClient(url, token=token), "/metadata")).get("name")
         return name if isinstance(name, str) and name else None

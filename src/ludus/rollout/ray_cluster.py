@@ -122,7 +122,7 @@ class NodeActor:
             os.chdir(folder)
 
     async def open(self) -> Node:
-        """Unpickle the work and open it; the result has the problem if that fails."""
+        """On a node of Ray, unpickle the work and open it; the result has the problem, if any."""
         problem, ray = None, import_ray()
         try:
             if self._version != __version__:

@@ -160,7 +160,7 @@ class RunBudget:
 
 
 def summarize_run(folder: RunFolder, *, verify: bool = False) -> JsonObject:
-    """The content of `summary.json`, brought up to date.
+    """The statistics in `summary.json`, brought up to date.
 
     A run that was killed, or that is in progress, has more episodes than its summary: then the
     journal is read. With `verify` the journal is also checked against the summary's checksum.

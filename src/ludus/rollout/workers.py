@@ -21,7 +21,7 @@ from ludus.data.episode import Episode
 from ludus.data.episode_reader import episode_from_line
 from ludus.environment.faults import AuthorFault, capture_faults, report_fault
 from ludus.errors import LudusError, WorkerDied, WorkersFailed
-from ludus.rollout.loop import EpisodeLimits, run_attempt
+from ludus.rollout.episode_loop import EpisodeLimits, run_attempt
 from ludus.rollout.plan import Assignment
 from ludus.rollout.session_pool import SessionPool
 
@@ -68,7 +68,7 @@ class EpisodePlay:
         self._pools = {name: SessionPool(connect(spec)) for name, spec in self.specs.items()}
 
     async def run(self, assignment: Assignment, attempt: int) -> bytes:
-        """Play an attempt; returns the line of the episode."""
+        """In a worker: play an attempt; returns the line of the episode."""
         episode = await run_attempt(
             assignment,
             self.agent,

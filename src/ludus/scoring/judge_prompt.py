@@ -99,7 +99,7 @@ def _render(messages: Sequence[Message]) -> str:
 
 
 def parse_grades(text: str, count: int, *, groups: bool) -> list[Grade]:
-    """The grades in a reply, in the order of the attempts. Raises `BadReply` with the reason."""
+    """The grades in a reply to the judge's prompt. Raises `BadReply` with the reason."""
     key = "attempts" if groups else "score"
     reply = _last_object_with(text, key)
     if reply is None:

@@ -18,15 +18,15 @@ from ludus.client.event_loop import to_sync
 from ludus.data.config import config_digest
 from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
 from ludus.data.episode_reader import read_resume_index
-from ludus.data.estimates import MeanEstimate, TaskRewards, is_zero_variance
 from ludus.data.files import Checksum
+from ludus.data.interval_estimates import MeanEstimate, TaskRewards, is_zero_variance
 from ludus.data.journal import Journal
 from ludus.data.json_files import int_field, object_field
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
-from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress
+from ludus.rollout.run_control import EpisodeRun
 from ludus.rollout.stats import RunBudget, RunStats
 from ludus.scoring.config import JUDGE, RescoreConfig
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats
@@ -142,7 +142,7 @@ def default_rescore_dir(source: SourceRun, settings: JsonObject) -> Path:
 
 
 def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) -> Comparison:
-    """Compare the new rewards of the recorded episodes with the old ones."""
+    """After rescoring: compare the new rewards of the recorded episodes with the old ones."""
     lines = index_episodes(folder.episodes_path)
     scores: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     """By task: the stored reward of each attempt, and the score that is compared with it."""
@@ -178,7 +178,7 @@ def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) ->
 def measure_pair_accuracy(
     scores: Mapping[str, Sequence[tuple[float, float]]],
 ) -> MeanEstimate | None:
-    """Compare reference and score of attempts at the same task, pair by pair; see `Comparison`."""
+    """After rescoring: compare reference and score of attempts at a task in pairs."""
     if is_zero_variance([score for task in scores.values() for _, score in task]):
         return None
     accuracy = TaskRewards()

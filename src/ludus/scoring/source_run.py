@@ -84,7 +84,7 @@ class SourceRun:
 
 
 def index_episodes(journal: Path) -> dict[str, EpisodeLine]:
-    """The first line of each episode that is not broken, or else its last, by episode id.
+    """Of a source's episodes, by id, the first line that is not broken, or else the last.
 
     Lines that are not episodes are skipped.
     """

@@ -143,7 +143,7 @@ class AccessPolicy:
 
 
 def read_authorization(headers: Mapping[bytes, bytes]) -> bytes:
-    """The Authorization header, or the same from the token among the offered subprotocols."""
+    """For access: the Authorization header, or the same from the token among the subprotocols."""
     if header := headers.get(b"authorization"):
         return header
     offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")

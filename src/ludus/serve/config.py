@@ -193,7 +193,7 @@ def check_listen_config(config: ListenConfig) -> None:
 
 
 def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
-    """Raise `ServeError` for a config that is unsafe or cannot work."""
+    """Raise `ServeError` for a config of an environment's server that is unsafe or cannot work."""
     check_listen_config(config)
     concurrent_sessions = config.sessions if config.workers == 1 else config.workers
     if not env_spec.concurrent and concurrent_sessions > 1:
@@ -204,7 +204,7 @@ def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
 
 
 def check_model_config(config: ModelServeConfig) -> None:
-    """Raise `ServeError` for a config that is unsafe or cannot work."""
+    """Raise `ServeError` for a config of a model's server that is unsafe or cannot work."""
     check_listen_config(config)
     limits = {"max_queue": 0, "max_tokens": 1, "max_choices": 1, "max_body": 1}
     for name, least in limits.items():

@@ -38,7 +38,7 @@ class InterruptibleServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on a signal and return; uvicorn's own method raises the signal again."""
+        """Stop listening on a signal and return; uvicorn's own method raises the signal again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
     from ludus.train.data.batches import Batch
-    from ludus.train.trl_trainers import TrainerMixin
+    from ludus.train.trl_trainers import TRLTrainerMixin
 
 MAX_WASTED_FRACTION = 0.2
 """Above that share of padding, rows differ too much in length for batches of one shape."""
@@ -38,7 +38,7 @@ _GRAPH_INPUTS = ("input_ids", "position_ids", "cu_seq_lens_q")
 
 
 def accelerate(
-    trainer: TrainerMixin, config: TrainConfig, distributed: Distributed, say: Say
+    trainer: TRLTrainerMixin, config: TrainConfig, distributed: Distributed, say: Say
 ) -> None:
     """Speed up an SFT trainer, as far as its device, its model and the config allow."""
     if config.compile is False:
@@ -79,7 +79,7 @@ def skip_unlabelled_logits() -> Iterator[None]:
         utils._use_triton = before
 
 
-def _supports_varlen_training(trainer: TrainerMixin) -> bool:
+def _supports_varlen_training(trainer: TRLTrainerMixin) -> bool:
     import torch
 
     args, model = trainer.args, _unwrap_adapter(trainer.model)
@@ -89,7 +89,7 @@ def _supports_varlen_training(trainer: TrainerMixin) -> bool:
     return varlen_kernel_works(model, torch.bfloat16 if args.bf16 else torch.float16)
 
 
-def _use_cuda_graph(trainer: TrainerMixin, say: Say) -> bool:
+def _use_cuda_graph(trainer: TRLTrainerMixin, say: Say) -> bool:
     """Capture the layers as a CUDA graph; False if that is not possible."""
     import torch
 
@@ -148,7 +148,7 @@ def _unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
-    """Whether SFT's steps can be graphs: the same kernels, and gradients of a step from one batch.
+    """Whether SFT is accelerated by graphs: same kernels, and one batch for a step's gradients.
 
     A graph writes gradients to the same memory each time, so neither accumulation nor other ranks
     may add to them; nor does it see later changes of the model.

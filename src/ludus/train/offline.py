@@ -32,7 +32,7 @@ from ludus.train.result import NoProgress, TrainProgress, TrainResult
 from ludus.train.resume import PreviousRun, find_previous_run, start_or_resume
 from ludus.train.trainable_model import load_trainable_model
 from ludus.train.trl_config import resolve_learning_rate, set_data_dependent_fields, split_batches
-from ludus.train.trl_trainers import TrainerMixin, build_trainer, run_trainer
+from ludus.train.trl_trainers import TRLTrainerMixin, build_trainer, run_trainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -183,7 +183,7 @@ def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
 
 def _build_trainer(
     context: OfflineContext, model: PreTrainedModel, callback: RunCallback
-) -> TrainerMixin:
+) -> TRLTrainerMixin:
     method, config, trl_config = context.method, context.config, context.trl_config
     rows = PreparedRows(context.tokens_dir)
     train_rows, test_rows = rows.train(), rows.test()

@@ -46,7 +46,7 @@ class PreviousRun:
 
 
 def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
-    """Look into the output folder. A run with another config raises, unless `overwrite`."""
+    """What to resume in the output folder. A run with another config raises, unless `overwrite`."""
     out, progress = context.out, context.progress
     previous = record.read_record(out)
     if previous is None or overwrite or not training_folder.has_progress(out):
@@ -104,7 +104,7 @@ def start_or_resume(
 
 
 def check_same_run(out: Path, fields: JsonObject) -> None:
-    """Raise if the folder holds a run with another model, other data or another config.
+    """Raise unless it is the same run to resume: another model, other data or another config.
 
     A GRPO run with more steps is the same run: it is extended.
     """

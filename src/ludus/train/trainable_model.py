@@ -50,7 +50,7 @@ def published_dtype(ref: ModelRef) -> str:
 
 
 def dither_weights(model: nn.Module, dtype: str) -> None:
-    """Move each float32 weight within the numbers that round to its value in `dtype`."""
+    """Move each float32 weight to train within the numbers that round to its value in `dtype`."""
     import torch
 
     bits = _DROPPED_BITS.get(dtype)

@@ -293,7 +293,7 @@ def trl_config_json(trl_config: TrainingArguments) -> JsonObject:
 
 
 def build_peft_config(lora: Lora) -> LoraConfig:
-    """PEFT's config for the adapter."""
+    """PEFT's config for the adapter, beside TRL's."""
     from peft import LoraConfig
 
     return LoraConfig(

@@ -50,7 +50,7 @@ else:
 _EVENTS = ("on_step_end", "on_epoch_end", "on_log")
 
 
-class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
+class TRLTrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
     """Mixed into one of TRL's trainers."""
 
     callback: RunCallback
@@ -168,7 +168,7 @@ class TrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typed.
     def _send_telemetry(self) -> None: ...
 
 
-class SFTMixin(TrainerMixin):
+class SFTMixin(TRLTrainerMixin):
     """Mixed into `SFTTrainer`, which would drop the column of images."""
 
     _signature_columns: list[str]
@@ -179,7 +179,7 @@ class SFTMixin(TrainerMixin):
         self._signature_columns = [*dict.fromkeys(columns)]
 
 
-class DPOMixin(TrainerMixin):
+class DPOMixin(TRLTrainerMixin):
     """Mixed into `DPOTrainer`, which would compute the loss on all tokens after the prompt."""
 
     method: Method = "dpo"
@@ -201,7 +201,7 @@ def build_trainer(
     train_dataset: Dataset,
     eval_dataset: Dataset | None,
     ref_model: PreTrainedModel | None = None,
-) -> TrainerMixin:
+) -> TRLTrainerMixin:
     """Build TRL's `SFTTrainer` or `DPOTrainer` on tokenized rows."""
     import torch
     import trl
@@ -224,7 +224,7 @@ def build_trainer(
         arguments |= {"data_collator": collator, "ref_model": ref_model}
         trainer_class = type("LudusDPOTrainer", (DPOMixin, trl.DPOTrainer), {})
     try:
-        trainer: TrainerMixin = trainer_class(**arguments)
+        trainer: TRLTrainerMixin = trainer_class(**arguments)
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"TRL's trainer does not accept these settings: {reason}") from error
@@ -234,7 +234,7 @@ def build_trainer(
     return trainer
 
 
-def run_trainer(trainer: TrainerMixin, checkpoint: Path | None) -> None:
+def run_trainer(trainer: TRLTrainerMixin, checkpoint: Path | None) -> None:
     """Run one of TRL's trainers, and raise its failures as one-line errors."""
     import torch
 

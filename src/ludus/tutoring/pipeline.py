@@ -21,8 +21,8 @@ from ludus.policy.device import release_gpu_memory
 from ludus.policy.model_ref import check_model, fingerprint_model, resolve_model
 from ludus.rollout.collect import CollectResult, collect
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, PhaseProgress, ProgressEvent, RunStarted
+from ludus.rollout.run_control import EpisodeRun
 from ludus.train.config import with_defaults
 from ludus.train.offline import sft
 from ludus.train.output.training_folder import check_model_outside
@@ -78,7 +78,7 @@ class TutorProgress:
         return self._progress.stopping
 
     def play(self, phase: str, environments: Mixture, run: Path, config: CollectConfig) -> None:
-        """Collect the rest of the episodes of a run folder. Raises `Stopped` on request."""
+        """In the pipeline, collect the rest of a run's episodes. Raises `Stopped` on request."""
 
         async def main() -> CollectResult:
             async with AsyncExitStack() as stack:

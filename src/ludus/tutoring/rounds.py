@@ -22,8 +22,8 @@ from pathlib import Path
 from ludus.curation.labelled_turns import count_agreement
 from ludus.data.config import describe_differences
 from ludus.data.episode import Episode
-from ludus.data.estimates import TaskRewards
 from ludus.data.files import LOCK_FILE, write_atomically
+from ludus.data.interval_estimates import TaskRewards
 from ludus.data.json_files import to_jsonable
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import OtherSettings, RunError

@@ -197,7 +197,7 @@ def view(
     on_ready: Callable[[str], None] = lambda address: None,
     name_flags: NameFlags = lambda text, command: text,
 ) -> None:
-    """Serve the page over `folders`; `on_ready` is called with its address.
+    """Serve the application on `folders`; `on_ready` is called with its address.
 
     `name_flags` replaces arguments in advice by flags of a command.
     """

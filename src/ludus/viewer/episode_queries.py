@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from ludus.curation.load_episodes import check_load_condition
 from ludus.data.episode import SOLVED_PART, Episode, StopReason
-from ludus.data.estimates import query_mean_reward
+from ludus.data.interval_estimates import query_mean_reward
 from ludus.data.locked_database import quote_sql
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
@@ -255,7 +255,7 @@ class EpisodeFilter:
 
 
 def search_condition(text: str) -> str:
-    """The condition that a message or the arguments of a tool call contain a text, in any case.
+    """To query: that a message or the arguments of a tool call contain a text, in any case.
 
     As a regular expression, which takes a third of the time of `contains(lower(...))`.
     """

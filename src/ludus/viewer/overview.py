@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from ludus.data.config import compare_settings
-from ludus.data.estimates import MeanEstimate
+from ludus.data.interval_estimates import MeanEstimate
 from ludus.data.json_files import object_field
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ludus import ToolEnvironment, grpo, tool
-from ludus.data.estimates import is_zero_variance
+from ludus.data.interval_estimates import is_zero_variance
 from ludus.errors import RunError
 from ludus.train.grpo.advantages import has_equal_returns, split_into_groups
 from train.grpo.toy_environments import FLAT, PICK, read_episodes, small_config

@@ -18,7 +18,7 @@ from ludus.environment.mixture import mix
 from ludus.environment.registry import find_environment
 from ludus.errors import AgentError, ConfigError, ExecutionFailed, InvalidAction, SessionLost
 from ludus.rollout import SYSTEM_PROMPT, Assignment, run_episode
-from ludus.rollout.loop import NOT_RUN_MESSAGE
+from ludus.rollout.episode_loop import NOT_RUN_MESSAGE
 from ludus.rollout.plan import Plan
 from ludus.train import environment_factory
 from ludus.train.trl_compat import tasks

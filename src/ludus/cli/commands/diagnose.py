@@ -74,7 +74,7 @@ def diagnose_command(
 
 
 def table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    from ludus.data.estimates import format_mean
+    from ludus.data.interval_estimates import format_mean
     from ludus.diagnose.reward_change import (
         format_change_with_interval,
         format_number,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextOptions:
+class BuildOptions:
     """The build context of an environment's image."""
 
     out: Annotated[
@@ -48,7 +48,7 @@ class ContextOptions:
     ] = None
 
     def write(self, spec: str) -> tuple[EnvSource, Path]:
-        """Write the build context, and return the environment and the folder."""
+        """Write the build context to publish; returns the environment and the folder."""
         from ludus.publish.build_context import write_build_context
         from ludus.publish.env_source import find_source
 
@@ -63,7 +63,7 @@ class ContextOptions:
 def build_command(
     spec: common.ServedSpec,
     *,
-    context: ContextOptions,
+    context: BuildOptions,
     tag: Annotated[str | None, Option(default="NAME-env:latest"), "Tag of the image."] = None,
     no_build: Annotated[bool, Option(), "Write the build context without building."] = False,
 ) -> None:
@@ -100,7 +100,7 @@ def push_env_command(
     repo_id: Annotated[str, Option(metavar="USER/NAME"), "Space to upload to."],
     *,
     private: common.Private = False,
-    context: ContextOptions,
+    context: BuildOptions,
 ) -> None:
     """Upload an environment as a Space, which builds its image and serves it.
 

@@ -12,7 +12,7 @@ from ludus.cli.display.console import print_table, print_text
 from ludus.cli.display.formatting import format_count, format_dollars, plural
 from ludus.cli.display.signals import exit_if_signalled
 from ludus.cli.flags import command
-from ludus.data.estimates import format_mean
+from ludus.data.interval_estimates import format_mean
 from ludus.data.json_files import read_text
 from ludus.errors import ConfigError
 from ludus.options import Option, expand_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ludus.data.estimates import format_mean
+from ludus.data.interval_estimates import format_mean
 
 
 def format_count(number: float) -> str:

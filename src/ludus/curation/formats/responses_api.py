@@ -33,7 +33,7 @@ def parse_items(value: object, name: str) -> list[JsonObject]:
 
 
 def to_chat_messages(items: list[JsonObject]) -> Iterator[JsonObject]:
-    """Convert items to messages for `chat_messages.parse_messages`.
+    """Convert the Responses API's items to messages for `chat_messages.parse_messages`.
 
     A reply with nothing but encrypted reasoning is no message.
     """

@@ -192,7 +192,7 @@ class ConfigRefused(Exception):
 
 
 def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: int) -> JsonObject:
-    """The library's record of a question, with fixes, redrawn until it can be used."""
+    """In the worker: the library's record of a question, with fixes, redrawn until usable."""
     if name == "acre":
         seed, index = seed + index, 0
     for draw_seed in range(seed, seed + MAX_REDRAWS * REDRAW_SEED_STRIDE, REDRAW_SEED_STRIDE):
@@ -215,7 +215,7 @@ def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: i
 
 
 def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> ProceduralDataset:
-    """Build a data set of reasoning_gym, or take it from the cache; raises `ConfigRefused`."""
+    """In the worker, build a data set, or take it from the cache; raises `ConfigRefused`."""
     shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
     seed_global_rngs(seed)
@@ -226,7 +226,7 @@ def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> Pro
 
 
 def config_fields(name: str) -> JsonObject:
-    """The fields of the config of one of reasoning_gym's data sets, with their defaults."""
+    """In the worker: the fields of the config of reasoning_gym's data set, with their defaults."""
     from reasoning_gym.factory import DATASETS
 
     _, config = DATASETS[name]
@@ -240,7 +240,7 @@ def config_fields(name: str) -> JsonObject:
 
 
 def seed_global_rngs(seed: int) -> None:
-    """Seed the global random number generators, which some data sets use."""
+    """Seed the worker's global random number generators, which some data sets use."""
     import numpy
 
     random.seed(seed)

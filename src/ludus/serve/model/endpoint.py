@@ -119,7 +119,7 @@ async def _run_while_connected(receive: Receive, work: Coroutine[object, None, R
 
 
 def encode_sse(data: JsonObject, *, name: str | None = None) -> bytes:
-    """A server-sent event."""
+    """A server-sent event of an endpoint."""
     head = "" if name is None else f"event: {name}\n"
     text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
     return text.encode("utf-8", "replace")

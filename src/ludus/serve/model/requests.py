@@ -242,7 +242,7 @@ class SamplingBody(RequestBody):
 
     @property
     def sampling_options(self) -> JsonObject:
-        """The sampling parameters that are set; a top_k of -1 or 0 means none."""
+        """The request's sampling parameters that are set; a top_k of -1 or 0 means none."""
         options = {"temperature": self.temperature, "top_p": self.top_p}
         if self.top_k is not None and self.top_k > 0:
             options["top_k"] = self.top_k

@@ -107,7 +107,7 @@ class PackingCollator:
         return cls(length, max_rows, longest_row, pad_token_id)
 
     def wasted_fraction(self, lengths: Sequence[int] | Array, batch_size: int) -> float:
-        """The average share of padding in a sequence."""
+        """The average share of padding in a batch."""
         import numpy as np
 
         return float(1 - np.mean(lengths) * batch_size / self.length)

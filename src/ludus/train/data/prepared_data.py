@@ -157,7 +157,7 @@ def measure_rows(dataset: Dataset, method: Method) -> RowStats:
 
 
 def choose_max_length(stats: RowStats, *, requested: int | None, context_length: int | None) -> int:
-    """The requested length, or one that fits the rows; at most the model's context length."""
+    """To prepare rows: the requested length, or one that fits; the model's context at most."""
     if requested is not None and context_length is not None and requested > context_length:
         raise ConfigError(
             f"`max_length` must be at most {context_length}, the context length of this model, "
@@ -212,7 +212,7 @@ def write_usable_rows(
     path: Path,
     image_token: int | None = None,
 ) -> Dataset:
-    """Write the rows that can be trained on, truncated to `max_length`, to an Arrow file."""
+    """Write prepared rows, which can be trained on, truncated to `max_length`, to an Arrow file."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from datasets import Dataset
@@ -252,7 +252,7 @@ def _truncate_between_images(
 
 
 def truncation_point(ids: Sequence[int], max_length: int, image_token: int) -> tuple[int, int]:
-    """The largest end of a truncated row that splits no image, and the images before it."""
+    """To prepare a long row: the largest end that splits no image, and the images before it."""
     end = min(len(ids), max_length)
     while 0 < end < len(ids) and ids[end - 1] == ids[end] == image_token:
         end -= 1

@@ -124,7 +124,7 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
 def has_unprompted_reasoning(
     conversation: Conversation, tokenizer: PreTrainedTokenizerBase, template: str
 ) -> bool:
-    """Whether a reply has reasoning although its generation prompt has closed the reasoning block.
+    """Whether a row has reasoning although its generation prompt has closed the reasoning block.
 
     The generation prompt must be a prefix of what is trained on.
     """

@@ -29,8 +29,8 @@ from statistics import fmean, variance
 from typing import TypeVar
 
 from ludus.data.episode import Episode
-from ludus.data.estimates import is_zero_variance
 from ludus.data.files import stable_hash
+from ludus.data.interval_estimates import is_zero_variance
 from ludus.errors import RunError
 
 TurnValues = tuple[float, ...]

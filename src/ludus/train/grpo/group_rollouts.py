@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ludus.data.episode import Episode
 from ludus.errors import RunError
-from ludus.rollout.loop import FATAL_FAULTS, PERMANENT_FAULTS
+from ludus.rollout.episode_loop import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
 from ludus.scoring.reward_functions import RewardFunctions

@@ -11,7 +11,7 @@ from ludus.errors import ConfigError
 from ludus.options import Option
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import EpisodeConfig, RolloutConfig
-from ludus.rollout.loop import EpisodeLimits
+from ludus.rollout.episode_loop import EpisodeLimits
 from ludus.rollout.plan import purpose_seed
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig
 

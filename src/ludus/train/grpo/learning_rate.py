@@ -46,7 +46,7 @@ class TrustRegion:
         return UNDO_ABOVE * max(self.target(rate_fraction), self.target_kl / 4)
 
     def update(self, step_kl: float, rate_fraction: float) -> None:
-        """Adapt the factor to the divergence of a step."""
+        """Adapt the learning rate's factor to the divergence of a step."""
         change = sqrt(self.target(rate_fraction) / step_kl) if step_kl > 0 else MAX_CHANGE
         change = min(MAX_CHANGE, max(MIN_CHANGE, change))
         self.factor = min(MAX_FACTOR, max(MIN_FACTOR, self.factor * change))
@@ -74,7 +74,7 @@ class WeightSnapshot:
 def limit_update(
     before: WeightSnapshot, measure: Callable[[], float], bound: float
 ) -> tuple[float, float, int]:
-    """Trust region: halve an update until its divergence is within the bound.
+    """Trust region of the learning rate: halve an update until its divergence is in bounds.
 
     Returns the divergence of the update before and after halving, and the number of halvings.
     """

@@ -120,6 +120,6 @@ class PolicyLoss:
 
 
 def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
-    """Per token: an estimate of the divergence from `other` that is never negative."""
+    """For the loss, per token: an estimate of the divergence from `other`, never negative."""
     difference = other - logprobs
     return difference.exp() - difference - 1

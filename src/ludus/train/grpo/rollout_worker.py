@@ -29,7 +29,7 @@ from ludus.rollout.endpoints import (
     preflight_tasks,
     resolve_endpoints,
 )
-from ludus.rollout.loop import retry_faults, run_attempt
+from ludus.rollout.episode_loop import retry_faults, run_attempt
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import EpisodeProgress, PhaseProgress, Watchdog
 from ludus.rollout.session_pool import SessionPool

@@ -41,7 +41,7 @@ from ludus.train.grpo.policy_loss import PolicyLoss, kl_estimate
 from ludus.train.grpo.step_batch import StepBatch, choose_evenly
 from ludus.train.grpo.trl_grpo_config import max_micro_batch_rows
 from ludus.train.trl_config import build_peft_config
-from ludus.train.trl_trainers import TrainerMixin
+from ludus.train.trl_trainers import TRLTrainerMixin
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ MAX_TOKEN_KL = 1e4
 """Bounds the estimate for a token that has become all but impossible."""
 
 
-class GRPOTrainer(TrainerMixin, TRLTrainer):  # type: ignore[misc]
+class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
     """TRL's trainer with Ludus's step.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ludus.errors import ConfigError
 from ludus.policy.device import choose_device
-from ludus.rollout.loop import DEFAULT_MAX_TURNS
+from ludus.rollout.episode_loop import DEFAULT_MAX_TURNS
 from ludus.train import trl_config as common
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_loss import PolicyLoss

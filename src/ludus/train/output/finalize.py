@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from ludus.train.trl_trainers import TrainerMixin
+    from ludus.train.trl_trainers import TRLTrainerMixin
 
 _DRAFT_DIR = ".model.draft"
 
 
-def finalize(context: TrainContext, trainer: TrainerMixin, callback: RunCallback) -> TrainResult:
+def finalize(context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallback) -> TrainResult:
     """Write the model and its metrics; of a run that was stopped early, only return the metrics."""
     out = context.out
     resumed_from = callback.resume_state.step if callback.resume_state else None
@@ -71,13 +71,13 @@ def finalize(context: TrainContext, trainer: TrainerMixin, callback: RunCallback
     return _build_result(out, metrics, resumed_from)
 
 
-def is_finished(trainer: TrainerMixin, callback: RunCallback) -> bool:
+def is_finished(trainer: TRLTrainerMixin, callback: RunCallback) -> bool:
     """Whether the last step was made, or the run ended early without a learning signal."""
     return not callback.stop_reason or trainer.state.global_step >= trainer.state.max_steps
 
 
 def finished_result(context: TrainContext, previous: TrainingRecord | None) -> TrainResult:
-    """The result of a run finished earlier; removes files that only training needs."""
+    """The result of a run finalized earlier; removes files that only training needs."""
     assert previous is not None and previous.metrics is not None
     if context.distributed.is_main:
         training_folder.remove_temporary_files(context.out, keep_last_checkpoint=context.extensible)
@@ -85,7 +85,7 @@ def finished_result(context: TrainContext, previous: TrainingRecord | None) -> T
 
 
 def _collect_metrics(
-    context: TrainContext, trainer: TrainerMixin, callback: RunCallback
+    context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallback
 ) -> FinalMetrics:
     import torch
 
@@ -125,7 +125,7 @@ def _build_result(
     )  # fmt: skip
 
 
-def _export_model(context: TrainContext, trainer: TrainerMixin) -> None:
+def _export_model(context: TrainContext, trainer: TRLTrainerMixin) -> None:
     """Save the model and its tokenizer. All ranks must call it; the first one writes."""
     if trainer.is_sharded:
         # Gathering is a collective operation: every rank holds a part of the weights.
@@ -160,7 +160,7 @@ def _export_model(context: TrainContext, trainer: TrainerMixin) -> None:
 def rebuild_model(
     state: Mapping[str, Tensor], config: BaseTrainConfig, model_ref: ModelRef
 ) -> PreTrainedModel:
-    """At the end, the base model with the gathered weights, reloaded unsharded, for merging."""
+    """To finalize by merging: the base model with the gathered weights, reloaded unsharded."""
     model = load_trainable_model(model_ref)
     if config.lora is not None:
         from peft import get_peft_model
@@ -177,7 +177,7 @@ def rebuild_model(
 
 
 def _save_model(
-    context: TrainContext, trainer: TrainerMixin, model: PreTrainedModel, folder: Path
+    context: TrainContext, trainer: TRLTrainerMixin, model: PreTrainedModel, folder: Path
 ) -> None:
     """Save the adapter or the model, or both; raises for weights that are not finite."""
     import torch

@@ -72,7 +72,7 @@ def check_output_dir(out: Path) -> None:
 
 
 def check_model_outside(out: Path, model_ref: ModelRef) -> None:
-    """Raise if the model, or the base model of an adapter, would be overwritten."""
+    """Raise if the folder would overwrite the model, or the base model of an adapter."""
     current, seen = None if model_ref.kind is ModelKind.HUB else model_ref, set[Path]()
     while current is not None and (path := Path(current.path).resolve()) not in seen:
         if path.is_relative_to(out.resolve()):
@@ -86,7 +86,7 @@ def check_model_outside(out: Path, model_ref: ModelRef) -> None:
 
 
 def has_progress(out: Path) -> bool:
-    """Whether a step was made since the record was written: only then something would be lost."""
+    """Whether the folder has a step since the record was written: only then is there a loss."""
     record = read_record(out)
     if record is None:
         return False
@@ -104,7 +104,7 @@ def lock_folder(out: Path, distributed: Distributed) -> Iterator[None]:
 
 
 def remove_run(out: Path) -> None:
-    """Remove an earlier run, except the tokens, which the new run has already written.
+    """Remove an earlier run from the folder, except the tokens that the new run has written.
 
     Its record goes last: a folder without one is taken for somebody else's.
     """
@@ -116,7 +116,7 @@ def remove_run(out: Path) -> None:
 
 
 def remove_temporary_files(out: Path, *, keep_last_checkpoint: bool = False) -> None:
-    """Remove what a finished run does not need, even if it is extended."""
+    """Remove from the folder what a finished run does not need, even if it is extended."""
     _remove_path(out / TOKENS_DIR)
     last = latest_checkpoint(out) if keep_last_checkpoint else None
     if last is None:

@@ -1,7 +1,7 @@
 """Ludus environments as classes for TRL's `GRPOTrainer(environment_factory=...)`, and their tasks.
 
 TRL resets an instance, offers its public methods to the model as tools, and asks it for a reward.
-As in `ludus.rollout.loop`, every call gets a reply, an episode that a fault ended
+As in `ludus.rollout.episode_loop`, every call gets a reply, an episode that a fault ended
 has no reward, and no call runs after the end of the episode.
 """
 
@@ -36,7 +36,7 @@ from ludus.errors import (
 )
 from ludus.protocol.types import StepResult
 from ludus.rollout.endpoints import EnvironmentEndpoint, resolve_endpoints
-from ludus.rollout.loop import NOT_RUN_MESSAGE, SYSTEM_PROMPT, RewardSum
+from ludus.rollout.episode_loop import NOT_RUN_MESSAGE, SYSTEM_PROMPT, RewardSum
 from ludus.rollout.plan import Plan
 from ludus.train.trl_compat.tool_signatures import build_method
 
@@ -51,7 +51,7 @@ _RECONNECT_INTERVAL_S = 0.5
 _CLOSE_TIMEOUT_S = 10.0
 
 
-class TRLSession:
+class TRLEnvSession:
     """Keeps a session across episodes, and opens a new one when it is lost."""
 
     def __init__(self, endpoint: EnvironmentEndpoint, *, reconnect_timeout: float = 60.0) -> None:
@@ -69,7 +69,7 @@ class TRLSession:
         return self.score.total if self.fault is None else None
 
     async def open(self) -> Session:
-        """The session, opened if necessary."""
+        """The environment's session, opened if necessary."""
         if self._session is None:
             session = self.endpoint.endpoint.session()
             await session.open()
@@ -120,7 +120,7 @@ class TRLSession:
         return f"Error: The environment broke, so that this episode is not scored: {self.fault}"
 
     async def close(self) -> None:
-        """Close the session. May be called twice."""
+        """Close the environment's session. May be called twice."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(SessionError, OSError, TimeoutError):
@@ -141,7 +141,7 @@ class TRLEnvironment:
     """Whether the trained model takes images."""
 
     def __init__(self) -> None:
-        self._session = TRLSession(self._endpoint, reconnect_timeout=self._reconnect_timeout)
+        self._session = TRLEnvSession(self._endpoint, reconnect_timeout=self._reconnect_timeout)
         # TRL never closes an environment: close the session when this object is collected, and at
         # the latest at exit. The finalizer must not refer to `self`.
         session = self._session
@@ -236,7 +236,7 @@ def environment_factory(
     endpoints = run_sync(resolve_endpoints(mixture, base_url=base_url, token=token))
     classes = {}
     for spec, endpoint in endpoints.items():
-        session = TRLSession(endpoint)
+        session = TRLEnvSession(endpoint)
         try:
             tools = tuple(run_sync(session.open()).tools)
         finally:

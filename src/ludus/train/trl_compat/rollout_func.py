@@ -28,7 +28,7 @@ from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout.config import RolloutConfig
-from ludus.rollout.loop import SYSTEM_PROMPT, EpisodeLimits
+from ludus.rollout.episode_loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.advantages import SeedCheck, group_prompt_digest
 from ludus.train.grpo.grpo_config import GRPOConfig
@@ -234,7 +234,7 @@ def call_legacy(
 def expand_per_completion(
     output: Mapping[str, Any], count: int, num_generations: int
 ) -> dict[str, Any]:
-    """Repeat the values that were given once per prompt, so that all lists have `count` items.
+    """Repeat what a rollout function gave once per prompt, so that all lists have `count` items.
 
     Log-probabilities may be numbers, or lists of the likeliest tokens' with the sampled one first.
     """

@@ -22,7 +22,7 @@ from ludus.data.messages import Call, Function, Message
 from ludus.environment.introspection import build_env_spec
 from ludus.errors import ModelBusy
 from ludus.rollout import Assignment, EpisodeLimits, run_episode
-from ludus.rollout.loop import NOT_RUN_MESSAGE
+from ludus.rollout.episode_loop import NOT_RUN_MESSAGE
 
 COUNTER = "world:Counter"
 TWO = "world:Two"

@@ -218,14 +218,14 @@ class RewardSum:
     """For each turn, how many step rewards there were before it."""
 
     def begin_turn(self) -> None:
-        """Results that are added from now on belong to the next turn."""
+        """Results of the loop that are added from now on belong to the next turn."""
         # A reward of the reset counts to the first turn.
         self._turn_starts.append(len(self.step_rewards) if self._turn_starts else 0)
         # Without a call, or with a malformed one, the progress stays what it was.
         self.progress += self.progress[-1:]
 
     def add(self, result: StepResult[JsonObject]) -> None:
-        """Add the result of a reset or a step."""
+        """Add the result of a reset or a step of the loop."""
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:

@@ -14,7 +14,7 @@ from ludus.data.journal import Journal
 from ludus.data.run_folder import RunFolder
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError, RunError, StoppedEarly
-from ludus.rollout.loop import FATAL_FAULTS
+from ludus.rollout.episode_loop import FATAL_FAULTS
 from ludus.rollout.progress import EpisodeRecorded, Notice, ProgressCallback, RunEnded, RunStarted
 from ludus.rollout.stats import RunBudget, RunStats, describe_journal
 
