@@ -33,7 +33,7 @@ from ludus.serve.app import create_app
 from ludus.serve.config import ServeConfig
 from ludus.serve.listening import DrainingServer
 from ludus.serve.server import build_server
-from ludus.serve.sessions import SessionRegistry
+from ludus.serve.sessions import ServedSessions
 
 
 class Counter(ToolEnvironment):
@@ -167,7 +167,7 @@ class Served:
     """A server that is running in a thread of this process."""
 
     url: str
-    sessions: SessionRegistry
+    sessions: ServedSessions
     server: DrainingServer
 
     @property

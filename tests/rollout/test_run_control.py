@@ -6,8 +6,8 @@ import time
 from queue import SimpleQueue
 
 from ludus.data.episode import Episode, EpisodeFault, StopReason, Usage
+from ludus.rollout.circuit_breaker import CircuitBreaker
 from ludus.rollout.progress import EpisodeProgress, Watchdog
-from ludus.rollout.run_control import CircuitBreaker
 from ludus.rollout.stats import INITIAL_CONCURRENCY, RunBudget, RunStats
 
 

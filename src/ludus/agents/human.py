@@ -128,7 +128,7 @@ class InvalidCall(Exception):
 
 
 def parse_typed_call(line: str, tools: Sequence[ToolSpec]) -> ToolCall:
-    """Parse a typed call; raises `InvalidCall`."""
+    """Parse the call that a person has typed; raises `InvalidCall`."""
     tool = tools[0]
     if len(tools) > 1:
         by_name = {tool.name: tool for tool in tools}

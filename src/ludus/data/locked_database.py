@@ -64,7 +64,7 @@ def open_locked_database(
 
 
 def check_single_query(database: DuckDBPyConnection, query: str, name: str) -> None:
-    """Raise `ConfigError` unless the text is one SELECT; `name` is the argument it came from.
+    """Raise `ConfigError` unless the database may run the text: one SELECT; `name` is its argument.
 
     A condition can end the statement around it: `true; DROP TABLE episodes`.
     """

@@ -19,7 +19,7 @@ from ludus.diagnose.reward_change import (
     format_change_with_interval,
     reward_change,
 )
-from ludus.diagnose.rules import Verdict, judge_run
+from ludus.diagnose.rules import Verdict, apply_rules
 from ludus.diagnose.step_log import BucketStats, StepLog, bucket_stats, metric_mean
 from ludus.errors import RunError
 
@@ -86,7 +86,7 @@ def diagnose(
         curve=tuple(metric_values(log.entries, "reward")),
         held_out=log.held_out,
         curriculum=buckets,
-        verdicts=tuple(judge_run(log, episodes, change, components, buckets)),
+        verdicts=tuple(apply_rules(log, episodes, change, components, buckets)),
     )
 
 

@@ -67,14 +67,14 @@ MIN_LOGGED_STEPS = 10
 """Logged steps needed to judge learning: the first five are compared with the last five."""
 
 
-def judge_run(
+def apply_rules(
     log: StepLog,
     episodes: RunEpisodes,
     change: RewardChange | None,
     parts: Sequence[RewardChange],
     buckets: Sequence[BucketStats],
 ) -> Iterator[Verdict]:
-    """Yield the verdicts that apply, in the order in which to act on them.
+    """Yield the verdicts of the rules that apply, in the order in which to act on them.
 
     `change` is None if no episode was scored; `buckets` are a curriculum's.
     """

@@ -90,7 +90,7 @@ def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
 
 
 def release_gpu_memory() -> None:
-    """Return the cached memory of objects that are no longer used; models are in cycles of them."""
+    """Return the device's cached memory of objects no longer used; models are in cycles of them."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

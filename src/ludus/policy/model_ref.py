@@ -132,7 +132,7 @@ def model_chain(name: str) -> Iterator[ModelRef]:
 
 
 def check_model_name(name: str) -> None:
-    """Raise unless the name is a local model or could be a Hub id. Uses no network."""
+    """Raise unless a name refers to a local model or could be a Hub id. Uses no network."""
     if name == smollm2.NAME or find_local_model(name) is not None:
         return
     if not is_hub_id(name):
@@ -143,7 +143,7 @@ def check_model_name(name: str) -> None:
 
 
 def check_model(name: str, *, device: str | None = None, dtype: str | None = None) -> None:
-    """Raise `ConfigError` if the model, device or dtype is known to be unusable."""
+    """Raise `ConfigError` if the referenced model, device or dtype is known to be unusable."""
     check_device(device)
     check_dtype(dtype)
     adapter = None
@@ -159,7 +159,7 @@ def check_model(name: str, *, device: str | None = None, dtype: str | None = Non
 
 
 def check_model_files(ref: ModelRef) -> None:
-    """Raise if a folder lacks its config, or a folder or adapter its weights."""
+    """Raise if a referenced folder lacks its config, or a folder or adapter its weights."""
     folder = Path(ref.path)
     if ref.kind is ModelKind.FOLDER and not (folder / "config.json").is_file():
         raise ConfigError(
@@ -264,7 +264,7 @@ def resolve_base_model(adapter: ModelRef) -> ModelRef:
 
 
 def model_load_error(ref: ModelRef, part: str, error: Exception) -> ConfigError:
-    """Say in one line why the `part` of a model (its weights, tokenizer, ...) was not loaded."""
+    """Say in one line why the `part` of a referenced model (its weights, ...) was not loaded."""
     name, message = ref.name, next(iter(str(error).splitlines()), "") or type(error).__name__
     if "trust_remote_code" in str(error):
         text = f"{name} ships custom code for its {part}, which Ludus does not run."

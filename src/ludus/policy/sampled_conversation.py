@@ -161,7 +161,7 @@ class SampledConversation:
 
 
 def is_same_reply(message: Message, reply: Message) -> bool:
-    """Whether a message is this reply, as a client sends it back.
+    """Whether a message is this sampled reply, as a client sends it back.
 
     Clients may leave out the reasoning, or write the arguments of a call as other JSON.
     """

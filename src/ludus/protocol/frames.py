@@ -103,7 +103,7 @@ def result_payload(observation: Observation) -> JsonObject:
 
 
 def to_result(observation: Observation) -> StepResult[JsonObject]:
-    """The result that a client parses from `result_payload`."""
+    """The result that a client parses from a frame's `result_payload`."""
     fields = observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS)
     metadata = dict(fields.get("metadata") or {})
     return StepResult(fields, observation.reward, observation.done, metadata=metadata)

@@ -43,7 +43,7 @@ class StagePlan:
 
 
 def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState) -> StagePlan:
-    """Compare a stage's settings at its last run with its settings now."""
+    """Plan whether to run a stage: compare its settings at its last run with those now."""
     output, before = outputs[stage.name], state.stages.get(stage.name)
     record = fingerprint_stage(stage, outputs, state)
 
@@ -70,7 +70,7 @@ def plan_recipe(
     state: RecipeState,
     selected: Collection[str],
 ) -> list[StagePlan]:
-    """Plan all selected stages in advance; those after one that runs will run, too."""
+    """Plan which stages to run, in advance; those after one that runs will run, too."""
     plans: list[StagePlan] = []
     for stage in recipe.stages:
         if stage.name not in selected:

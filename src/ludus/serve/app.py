@@ -28,7 +28,7 @@ from ludus.serve.config import ServeConfig, limit_sessions
 from ludus.serve.mcp import MCP_SESSION_HEADER, McpEndpoint
 from ludus.serve.metrics import Metrics
 from ludus.serve.pages import add_page_routes
-from ludus.serve.sessions import ServedSession, SessionRegistry
+from ludus.serve.sessions import ServedSession, ServedSessions
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_endpoint import WsEndpoint
 
@@ -51,7 +51,7 @@ def create_app(
     """Build the application that serves one environment; `app.state.sessions` has its sessions."""
     config = limit_sessions(config or ServeConfig(), env_spec)
     capacity = capacity or SessionCapacity(config.sessions)
-    sessions = SessionRegistry(env_spec, config, capacity, worker=worker, metrics=metrics)
+    sessions = ServedSessions(env_spec, config, capacity, worker=worker, metrics=metrics)
     proxy = proxy or WorkerProxy(worker, [])
     rpc = McpEndpoint(sessions)
 
@@ -89,7 +89,7 @@ def create_app(
     return app
 
 
-def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: SessionRegistry) -> None:
+def _add_info_routes(app: FastAPI, env_spec: EnvSpec, sessions: ServedSessions) -> None:
     @app.get("/health")
     async def health() -> dict[str, str]:
         """Whether the server runs. Needs no token."""
@@ -150,7 +150,7 @@ class ResultReply(BaseModel):
     metadata: JsonObject | None = None
 
 
-def add_episode_routes(app: FastAPI, sessions: SessionRegistry) -> None:
+def add_episode_routes(app: FastAPI, sessions: ServedSessions) -> None:
     """Add reset, step and state to the app, with a temporary session for each request."""
 
     @asynccontextmanager

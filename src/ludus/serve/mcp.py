@@ -24,7 +24,7 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import CapacityReached, FactoryFailed, SessionError, SessionLost
 from ludus.protocol.frames import result_payload
 from ludus.protocol.observation_text import render_observation, render_tool_result
-from ludus.serve.sessions import ServedSession, SessionRegistry
+from ludus.serve.sessions import ServedSession, ServedSessions
 from ludus.serve.worker_proxy import WorkerProxy
 from ludus.serve.ws_endpoint import AsgiWsConnection, Disconnected
 
@@ -76,7 +76,7 @@ Method = Callable[[RpcRequest, ServedSession | None], Awaitable[JsonObject]]
 class McpEndpoint:
     """Handles JSON-RPC requests, with or without a session."""
 
-    def __init__(self, sessions: SessionRegistry) -> None:
+    def __init__(self, sessions: ServedSessions) -> None:
         self._sessions = sessions
         self._methods: dict[str, Method] = {
             "initialize": self._initialize,

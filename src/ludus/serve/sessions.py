@@ -152,7 +152,7 @@ class ServedSession:
             self.last_used_at = time.monotonic()
 
 
-class SessionRegistry:
+class ServedSessions:
     """All sessions of this worker."""
 
     def __init__(

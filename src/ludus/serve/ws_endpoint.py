@@ -23,7 +23,7 @@ from ludus.protocol.frames import REQUESTS_HEADER, RESUME_HEADER, SESSION_HEADER
 from ludus.protocol.types import ErrorCode
 from ludus.serve.access import select_subprotocol
 from ludus.serve.metrics import RESUMED
-from ludus.serve.sessions import RpcHandler, ServedSession, SessionRegistry
+from ludus.serve.sessions import RpcHandler, ServedSession, ServedSessions
 from ludus.serve.worker_proxy import WorkerProxy, forward_websocket
 
 DirectHandler = Callable[[bytes], bytes | None]
@@ -144,7 +144,7 @@ class AsgiWsConnection(WsConnection):
 class WsEndpoint:
     """Serves connections: opens or resumes a session, and replies to each message."""
 
-    def __init__(self, sessions: SessionRegistry, rpc: RpcHandler, proxy: WorkerProxy) -> None:
+    def __init__(self, sessions: ServedSessions, rpc: RpcHandler, proxy: WorkerProxy) -> None:
         self.config, self.proxy = sessions.config, proxy
         self._sessions, self._rpc = sessions, rpc
 

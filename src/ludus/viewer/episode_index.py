@@ -55,7 +55,7 @@ _IMAGE = re.compile(rb'"data:image/[^"]*"')
 
 
 @dataclass(slots=True)
-class EpisodeFile:
+class IndexedFile:
     """A growing file of episodes, and its lines that are indexed so far.
 
     It is read once from its beginning and continued as it grows. One line can be read at any time
@@ -105,7 +105,7 @@ class EpisodeFile:
         self.index = ResumeIndex()
 
     def count(self, number: int, line: bytes) -> float | None:
-        """Count an appended line; returns the reward that counts, if it has one."""
+        """Count an appended line of the file; returns the reward that counts, if it has one."""
         head = None
         if is_json_object(line):
             with suppress(RunError):  # A later version of the format.
@@ -176,7 +176,7 @@ class EpisodeIndex:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        self.files: list[EpisodeFile] = []
+        self.files: list[IndexedFile] = []
         self.revision = 0
         """Changes with every change of the table."""
         self.error = ""
@@ -201,9 +201,9 @@ class EpisodeIndex:
         known = {file.key for file in self.files}
         for entry in entries:
             if entry.episodes is not None and entry.shown_path not in known:
-                self.files.append(EpisodeFile(len(self.files), entry.shown_path, entry.episodes))
+                self.files.append(IndexedFile(len(self.files), entry.shown_path, entry.episodes))
 
-    def find_file(self, key: str) -> EpisodeFile:
+    def find_file(self, key: str) -> IndexedFile:
         for file in self.files:
             if file.key == key:
                 return file
@@ -260,7 +260,7 @@ class EpisodeIndex:
             finally:
                 timer.cancel()
 
-    def _index_chunk(self, file: EpisodeFile) -> bool:
+    def _index_chunk(self, file: IndexedFile) -> bool:
         """Index the next lines of a file; False at its end."""
         with self._write_lock:
             lines = file.read_appended(_CHUNK_BYTES if file.position else _FIRST_CHUNK_BYTES)

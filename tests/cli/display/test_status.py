@@ -17,7 +17,7 @@ from tiny_tokenizers import of_family
 from cli.collect_cli import COUNTER, PYTHONPATH, TESTS
 from cli.train_cli import FAST_OPTIONS, OFFLINE_ENV, save_model, write_pairs, write_rows
 from ludus.cli.display import status
-from ludus.cli.display.formatting import format_estimate
+from ludus.cli.display.formatting import format_time_left
 from ludus.cli.display.status import JsonStatus, LiveStatus, LogStatus, PhaseStatus
 from ludus.cli.main import run
 from ludus.rollout.progress import PhaseProgress
@@ -225,4 +225,4 @@ def test_a_printed_line_stays_above_the_display() -> None:
     [(0.2, "~0 s"), (42, "~42 s"), (99.6, "~2 min"), (200, "~3 min"), (5000, "~1 h 23 min")],
 )
 def test_an_estimate_is_rounded(seconds: float, words: str) -> None:
-    assert format_estimate(seconds) == words
+    assert format_time_left(seconds) == words

@@ -18,8 +18,8 @@ from world import until
 from ludus.errors import AgentError
 from ludus.policy.engine import batcher as batcher_module
 from ludus.policy.engine.batcher import (
+    BatchedRequest,
     Completion,
-    PendingRequest,
     RequestBatcher,
     SamplingParams,
 )
@@ -102,13 +102,13 @@ async def sample(batcher: RequestBatcher) -> Completion:
 async def test_a_continuous_run_keeps_no_resolved_requests(
     engine: ContinuousEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, init = WeakSet[PendingRequest](), PendingRequest.__init__
+    kept, init = WeakSet[BatchedRequest](), BatchedRequest.__init__
 
-    def record(self: PendingRequest, *args: Any) -> None:
+    def record(self: BatchedRequest, *args: Any) -> None:
         init(self, *args)
         kept.add(self)
 
-    monkeypatch.setattr(PendingRequest, "__init__", record)
+    monkeypatch.setattr(BatchedRequest, "__init__", record)
     async with RequestBatcher(engine, batch_wait_s=0.0, max_batch=4) as batcher:
         for _ in range(40):
             await sample(batcher)

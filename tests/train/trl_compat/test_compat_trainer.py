@@ -18,7 +18,7 @@ from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.train.trl_compat import GRPOConfig, GRPOTrainer
 from ludus.train.trl_compat.rollout_func import expand_per_completion, is_legacy
-from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
+from ludus.train.trl_compat.vllm_shim import PolicyServer, VllmShim
 from train.trl_compat.scripted_rollouts import FAST_ARGS, chat_policy
 
 VLLM = {"use_vllm": True, "vllm_mode": "server"}
@@ -34,9 +34,7 @@ def server(policy: Policy) -> Iterator[PolicyServer]:
     generator = RequestBatcher(HFDecoder(policy.model, pad_id=policy.tokenizer.pad_token_id))
     with PolicyServer(0) as served:
         stops = list(policy.chat_format.stop_token_ids)
-        served.completions = CompletionService(
-            generator, policy.tokenizer, stop_token_ids=stops, seed="1"
-        )
+        served.completions = VllmShim(generator, policy.tokenizer, stop_token_ids=stops, seed="1")
         yield served
     run_sync(generator.close())
 

@@ -34,7 +34,7 @@ def format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def format_estimate(seconds: float) -> str:
+def format_time_left(seconds: float) -> str:
     """42 -> ~42 s; 200 -> ~3 min; 5000 -> ~1 h 23 min."""
     if seconds < 99.5:
         return f"~{round(seconds)} s"

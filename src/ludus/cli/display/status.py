@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, Self
 
 from ludus.cli.display.console import console, escape_control_chars
-from ludus.cli.display.formatting import format_count, format_estimate
+from ludus.cli.display.formatting import format_count, format_time_left
 from ludus.cli.display.signals import handle_signals
 from ludus.rollout.progress import PhaseProgress
 
@@ -332,4 +332,4 @@ def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
 
 def time_left(seconds: float | None) -> list[str]:
     """The estimate `~3 min left`; empty if there is none."""
-    return [] if seconds is None else [f"{format_estimate(seconds)} left"]
+    return [] if seconds is None else [f"{format_time_left(seconds)} left"]

@@ -77,7 +77,7 @@ def as_object(value: object) -> JsonObject:
 
 
 def parse_score(value: object, name: str) -> float | None:
-    """Parse the score in a line. Null and NaN mean unscored; booleans are 0 or 1."""
+    """Parse the score in a line of a format. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):

@@ -96,7 +96,7 @@ class _CachedTokenizer:
         self._cache: dict[str, Encoding] = {}
 
     def split(self, text: str) -> list[str]:
-        """Split before special tokens, except those that depend on the text before them."""
+        """Split for encoding before special tokens, except those that depend on text before them."""
         starts = [
             match.start()
             for match in self._pattern.finditer(text)
@@ -172,7 +172,7 @@ class ContentGuard:
     def mark(
         self, messages: Messages, tools: Tools = None
     ) -> tuple[Messages, Tools, tuple[str, ...]]:
-        """Mark the control tokens in messages and tools; the last result has each of them once."""
+        """Before encoding, mark control tokens in messages and tools; the result has each once."""
         try:
             # Faster than to walk through the schemas of tools.
             text = to_json((messages, tools))
@@ -239,7 +239,7 @@ class ContentGuard:
 
 
 def content_guard(tokenizer: PreTrainedTokenizerBase, template: str) -> ContentGuard:
-    """The guard of a tokenizer under a template, which is made once."""
+    """For encoding: the guard of a tokenizer under a template, which is made once."""
     guards = _GUARDS.setdefault(tokenizer, {})
     key = template, len(tokenizer)  # Tokens may be added.
     if key not in guards:

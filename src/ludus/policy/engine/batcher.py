@@ -45,7 +45,7 @@ ReceiveTokens = Callable[[Sequence[int], Sequence[float]], None]
 """Takes new ids of a completion and their log-probabilities, on the event loop."""
 
 
-class PendingRequest:
+class BatchedRequest:
     """A request, and the future of the coroutine that waits for its completion.
 
     `receive_tokens` is called on the coroutine's loop with the tokens, as they are sampled.
@@ -125,8 +125,8 @@ class RequestBatcher:
         self._last_progress = -STALL_TIMEOUT_S
         self._condition = threading.Condition()
         """Guards the fields below; notified about new requests and `close`."""
-        self._pending: list[PendingRequest] = []
-        self._unanswered: set[PendingRequest] = set()
+        self._pending: list[BatchedRequest] = []
+        self._unanswered: set[BatchedRequest] = set()
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -152,7 +152,7 @@ class RequestBatcher:
         with self._condition:
             if self._closed:
                 raise _closed_error()
-            pending = PendingRequest(request, asyncio.get_running_loop(), receive_tokens)
+            pending = BatchedRequest(request, asyncio.get_running_loop(), receive_tokens)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="ludus-model", daemon=True)
                 self._thread.start()
@@ -207,7 +207,7 @@ class RequestBatcher:
         while batch := self._take_batch():
             self._process_batch(batch)
 
-    def _take_batch(self) -> list[PendingRequest]:
+    def _take_batch(self) -> list[BatchedRequest]:
         """Wait for requests and return the next batch; empty once the batcher is closed."""
         with self._condition:
             self._condition.wait_for(lambda: self._pending or self._closed)
@@ -230,7 +230,7 @@ class RequestBatcher:
             return batch
 
     def _process_batch(
-        self, requests: Sequence[PendingRequest], *, allow_joining: bool = True
+        self, requests: Sequence[BatchedRequest], *, allow_joining: bool = True
     ) -> None:
         """Run the engine on the requests that are still open; retry a failed batch in halves.
 

@@ -116,7 +116,7 @@ class CudaGraphRunner:
 
 
 def end_failed_capture(pool: tuple[int, int] | None) -> None:
-    """Let the allocator work normally again after a failed capture.
+    """Let the allocator work normally again after a failed capture of a graph.
 
     An error such as running out of memory invalidates a capture. Ending it raises then, before the
     allocator is told: it would go on recording into the pool, and from then on neither free cached

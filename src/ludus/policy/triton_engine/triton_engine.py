@@ -186,7 +186,7 @@ def _random_ids(shape: ModelShape, length: int) -> list[int]:
 
 
 def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
-    """Decode a short completion through the whole path; returns what is wrong, if anything.
+    """Decode a short completion through the whole engine; returns what is wrong, if anything.
 
     What a driver or a compiler does not support is raised here, and not in the middle of a run.
     """

@@ -164,7 +164,7 @@ async def stream_choices(
     at_end: Callable[[Sequence[Result]], Iterable[bytes]],
     on_error: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the server-sent events that the choices put, then the end or an error."""
+    """An endpoint's stream: the events that the choices put, then the end or an error."""
     events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def run(choice: Callable[[PutEvent], Coroutine[object, None, Result]]) -> Result:

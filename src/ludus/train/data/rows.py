@@ -89,7 +89,7 @@ def _prepare_message(message: JsonObject) -> JsonObject:
 
 
 def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
-    """Raise for the first row of which the chat template drops tools, calls or results.
+    """Before training, raise for a row of which the chat template drops tools, calls or results.
 
     A chat format is checked on a generic conversation elsewhere; rows have names and values that no
     generic conversation has.

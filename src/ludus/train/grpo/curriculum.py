@@ -215,7 +215,7 @@ class BucketBandit:
             each.groups_with_signal *= self.decay
 
     def draw(self, count: int, key: str) -> list[int]:
-        """The buckets of `count` groups; the same for the same outcomes, seed and key.
+        """The curriculum's buckets of `count` groups; the same for the same outcomes, seed and key.
 
         Those that were never drawn come first, from easy to hard.
         """

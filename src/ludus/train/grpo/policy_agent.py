@@ -124,7 +124,7 @@ class VllmEngine:
             deliver(at, completion)
 
     def refresh(self) -> None:
-        """Sync the policy's weights to vLLM, unless TRL has done so since they last changed.
+        """Sync the policy agent's weights to vLLM, unless TRL has done so since they last changed.
 
         TRL syncs before a step's rollouts; held-out tasks are played after the step.
         """

@@ -44,7 +44,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
-    """Decoding time, and the share of prompt tokens that came from the prefix cache."""
+    """Metrics of a step's decoding: time, and the share of prompt tokens in the prefix cache."""
     prefilled = after.prefilled_tokens - before.prefilled_tokens
     reused = after.reused_tokens - before.reused_tokens
     metrics = {"time/decode": after.busy_s - before.busy_s}

@@ -33,7 +33,7 @@ from ludus.policy.load import Policy
 from ludus.policy.runtime import start_engine
 from ludus.train.trl_compat.environment_factory import offer_environment_tools
 from ludus.train.trl_compat.rollout_func import call_legacy, is_legacy
-from ludus.train.trl_compat.vllm_shim import CompletionService, PolicyServer
+from ludus.train.trl_compat.vllm_shim import PolicyServer, VllmShim
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -226,7 +226,7 @@ class GRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
             self._generator, _ = start_engine(policy)
         self._generator.refresh()
         seed = f"{self.args.seed}/{self.state.global_step}/{self._step}"
-        server.completions = CompletionService(
+        server.completions = VllmShim(
             self._generator, self._tokenizer, stop_token_ids=self.eos_token_ids, seed=seed
         )
         try:

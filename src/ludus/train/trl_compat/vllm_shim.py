@@ -39,7 +39,7 @@ class CompletionRequest(BaseModel):
     max_tokens: int = Field(16, ge=1)
 
 
-class CompletionService:
+class VllmShim:
     """Samples completions from the policy's current weights."""
 
     def __init__(
@@ -88,7 +88,7 @@ class PolicyServer:
     """An HTTP server, as a context manager. Answers 503 unless `completions` is set."""
 
     def __init__(self, port: int) -> None:
-        self.completions: CompletionService | None = None
+        self.completions: VllmShim | None = None
         handler = type("Handler", (_Handler,), {"policy_server": self})
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
