@@ -22,8 +22,8 @@ from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
 from ludus.errors import ConfigError, ModelBusy, ProviderRefuses, RunError, StoppedEarly
+from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import EpisodeRecorded, ProgressEvent, RunStarted
-from ludus.rollout.run_control import EpisodeRun
 from ludus.rollout.stats import summarize_run
 from ludus.scoring.rescore import JUDGEMENTS_FILE, measure_pair_accuracy
 from scoring.reward_samples import HERE

@@ -262,7 +262,7 @@ class RawToolCall(NamedTuple):
 
 
 def parse_api_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
-    """The calls, each with an id that no other call of the episode has.
+    """For an API agent: the calls, each with an id that no other call of the episode has.
 
     A server's ids are kept if they are unique. New ones are made from the position in the
     episode, so that they are reproducible.

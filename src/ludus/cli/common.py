@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from ludus.cli.display.console import console, escape_control_chars
+from ludus.cli.hub_uploads import HubTarget
 from ludus.environment.faults import capture_faults, report_once
 from ludus.errors import ConfigError, RunError, did_you_mean
 from ludus.options import Option, expand_path, parse_assignments
 
 if TYPE_CHECKING:
-    from ludus.publish.hub_upload import RepoKind
+    pass
 
 _SPEC_FORMS = "name, name:variant, file.py:Class, package.module:Class, mcp:COMMAND#TASKS"
 
@@ -23,34 +24,6 @@ def _environments() -> list[str]:
     from ludus.environment.registry import registered_environments
 
     return list(registered_environments())
-
-
-@dataclass(frozen=True, slots=True)
-class HubTarget:
-    """A repository on the Hub to upload to, as --push-to-hub names it: NAME or NAME:private."""
-
-    repo_id: str
-    private: bool
-
-    @classmethod
-    def parse(cls, text: str) -> HubTarget:
-        repo_id, colon, visibility = text.partition(":")
-        if colon and visibility not in ("private", "public"):
-            raise ValueError(f"{text!r} is not USER/NAME or USER/NAME:private")
-        return cls(repo_id, visibility == "private")
-
-    def check(self, kind: RepoKind | None = None) -> None:
-        """Check what --push-to-hub of a command names, offline, and that there is a login."""
-        from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
-
-        check_upload_target(self.repo_id, kind or DATASET)
-        check_login()
-
-    def create(self, kind: RepoKind | None = None) -> None:
-        """Create the repository before the command's work, so that a refusal costs nothing."""
-        from ludus.publish.hub_upload import DATASET, open_repo
-
-        open_repo(self.repo_id, kind or DATASET, private=self.private)
 
 
 def output_option(default: str = "", metavar: str = "PATH") -> Option:

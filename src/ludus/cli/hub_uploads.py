@@ -1,19 +1,48 @@
 """Uploads of run folders, data sets and trained models, for `ludus push` and --push-to-hub.
 
-Each function shows its progress on a terminal and returns the URL of the repository.
+Each upload shows its progress on a terminal and returns the URL of the repository.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ludus.cli.display.signals import handle_signals
-from ludus.cli.display.status import PhaseStatus, terminal_status
-from ludus.data.run_folder import RUN_FILE
 from ludus.errors import ConfigError
-from ludus.rollout.progress import PhaseProgress
+
+if TYPE_CHECKING:
+    from ludus.publish.hub_upload import RepoKind
+
+
+@dataclass(frozen=True, slots=True)
+class HubTarget:
+    """A repository on the Hub to upload to, as --push-to-hub names it: NAME or NAME:private."""
+
+    repo_id: str
+    private: bool
+
+    @classmethod
+    def parse(cls, text: str) -> HubTarget:
+        repo_id, colon, visibility = text.partition(":")
+        if colon and visibility not in ("private", "public"):
+            raise ValueError(f"{text!r} is not USER/NAME or USER/NAME:private")
+        return cls(repo_id, visibility == "private")
+
+    def check(self, kind: RepoKind | None = None) -> None:
+        """Check the name to upload to, offline, and that there is a login."""
+        from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
+
+        check_upload_target(self.repo_id, kind or DATASET)
+        check_login()
+
+    def create(self, kind: RepoKind | None = None) -> None:
+        """Create the repository before the work to upload, so that a refusal costs nothing."""
+        from ludus.publish.hub_upload import DATASET, open_repo
+
+        open_repo(self.repo_id, kind or DATASET, private=self.private)
 
 
 def push_data(
@@ -22,6 +51,7 @@ def push_data(
     """For a command, upload a run, with records of OpenEnv, or a data set of `ludus curate`."""
     from ludus.curation.formats.openenv import write_openenv_records
     from ludus.curation.pipeline import DATASET_FILES
+    from ludus.data.run_folder import RUN_FILE
     from ludus.data.stage_output import CURATION_FILE
     from ludus.publish.hub_upload import RUN_FILES, push_folder
 
@@ -68,6 +98,10 @@ def push_trained_model(folder: Path, repo_id: str, *, private: bool, retry_comma
 @contextmanager
 def _show_upload(repo_id: str) -> Iterator[None]:
     """Show on a terminal that files are sent; Ctrl-C says how to go on."""
+    from ludus.cli.display.signals import handle_signals
+    from ludus.cli.display.status import PhaseStatus, terminal_status
+    from ludus.rollout.progress import PhaseProgress
+
     try:
         with handle_signals(), terminal_status() as status:
             status.show(PhaseStatus(PhaseProgress(f"Uploading to {repo_id}")))

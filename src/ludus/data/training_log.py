@@ -114,7 +114,7 @@ def metric(entry: LogEntry, key: str) -> float | None:
 
 
 def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
-    """The finite values under a key of the log; entries without one are skipped."""
+    """The finite values under a key of the training log; entries without one are skipped."""
     values = (metric(entry, key) for entry in entries)
     return [value for value in values if value is not None]
 
@@ -170,7 +170,7 @@ def bucket_log_fields(label: str, bucket: BucketMetrics) -> dict[str, float]:
 
 
 def read_bucket_metrics(entry: LogEntry) -> dict[str, BucketMetrics]:
-    """The buckets that an entry of the log has, by label; empty without a curriculum."""
+    """The buckets in an entry of the training log, by label; empty without a curriculum."""
     buckets = {}
     for key in entry:
         label, _, name = key.removeprefix(_PREFIX).rpartition("/")

@@ -294,7 +294,7 @@ class _RequestQueue(Generic[WorkerT]):
         return await request.reply
 
     def release_workers(self) -> None:
-        """Return the idle workers after the loop was closed; end the busy ones."""
+        """Return idle worker processes after the loop was closed; end the busy ones."""
         for worker in self._idle:
             self._pool.give_back(worker)
         for worker in self._busy:

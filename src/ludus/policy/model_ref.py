@@ -113,7 +113,7 @@ def base_model_name(adapter: ModelRef) -> str:
 
 
 def model_chain(name: str) -> Iterator[ModelRef]:
-    """Yield a model and, for an adapter, its base models. Uses no network.
+    """Yield the references of a model and of an adapter's base models. Uses no network.
 
     What is not on this disk, and `smollm2`, are of the kind HUB. The Hub's cache is ignored: it is
     filled by the first run, so that answers would change between a run and its resumption.

@@ -32,6 +32,7 @@ from ludus.rollout.endpoints import (
     resolve_endpoints,
 )
 from ludus.rollout.episode_loop import build_broken_record, retry_faults, run_attempt
+from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.plan import Assignment, Plan, build_plan
 from ludus.rollout.process_worker import ProcessWorkers, available_cores
 from ludus.rollout.progress import (
@@ -44,7 +45,6 @@ from ludus.rollout.progress import (
     ignore_progress,
 )
 from ludus.rollout.ray_cluster import RayWorkers, open_cluster
-from ludus.rollout.run_control import EpisodeRun
 from ludus.rollout.session_pool import SessionPool
 from ludus.rollout.stats import RunStats, summarize_run
 from ludus.rollout.workers import EpisodePlay, EpisodeWorkers, WorkerSource

@@ -81,7 +81,7 @@ async def run_episode(
     attempt: int = 1,
     status: EpisodeProgress | None = None,
 ) -> Episode:
-    """Play one episode on an open session. A failure is recorded in the episode's `error`."""
+    """The loop of one episode on an open session. A failure is recorded in its `error`."""
     limits = limits or EpisodeLimits()
     status = status or EpisodeProgress(assignment.episode_id, assignment.environment)
     episode = _EpisodeInProgress(session, assignment, limits, status)

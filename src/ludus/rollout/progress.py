@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from ludus.data.episode import Episode, Usage
 
 if TYPE_CHECKING:
-    from ludus.rollout.run_control import EpisodeRun
+    from ludus.rollout.episode_run import EpisodeRun
 
 
 @dataclass

@@ -25,8 +25,8 @@ from ludus.data.json_files import int_field, object_field
 from ludus.data.run_folder import RunFolder, find_unused_dir
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError
+from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, ProgressCallback, ignore_progress
-from ludus.rollout.run_control import EpisodeRun
 from ludus.rollout.stats import RunBudget, RunStats
 from ludus.scoring.config import JUDGE, RescoreConfig
 from ludus.scoring.judge import BudgetExhausted, Judgement, JudgeStats

@@ -21,8 +21,8 @@ from ludus.policy.device import release_gpu_memory
 from ludus.policy.model_ref import check_model, fingerprint_model, resolve_model
 from ludus.rollout.collect import CollectResult, collect
 from ludus.rollout.config import CollectConfig
+from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import Notice, PhaseProgress, ProgressEvent, RunStarted
-from ludus.rollout.run_control import EpisodeRun
 from ludus.train.config import with_defaults
 from ludus.train.offline import sft
 from ludus.train.output.training_folder import check_model_outside

@@ -37,7 +37,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Results": {
         "runs": ("runs", "List runs with their rewards."),
-        "show": ("runs", "Print an episode, a row or an evaluation."),
+        "show": ("show", "Print an episode, a row or an evaluation."),
         "view": ("view", "Look at everything in the browser."),
         "report": ("view", "Write one page to share."),
     },

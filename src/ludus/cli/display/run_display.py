@@ -31,6 +31,7 @@ from ludus.cli.display.status import (
 from ludus.cli.flags import name_flags
 from ludus.client.event_loop import run_async
 from ludus.rollout.collect import Collector
+from ludus.rollout.episode_run import EpisodeRun
 from ludus.rollout.progress import (
     CandidateStarted,
     ChecksPassed,
@@ -40,7 +41,6 @@ from ludus.rollout.progress import (
     RunEnded,
     RunStarted,
 )
-from ludus.rollout.run_control import EpisodeRun
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -96,7 +96,7 @@ class _CachedTokenizer:
         self._cache: dict[str, Encoding] = {}
 
     def split(self, text: str) -> list[str]:
-        """Split for encoding before special tokens, except those that depend on text before them."""
+        """Split for encoding before special tokens, except those that depend on earlier text."""
         starts = [
             match.start()
             for match in self._pattern.finditer(text)
