@@ -13,7 +13,7 @@ from viewer.viewing import viewing
 from ludus.data.episode import Episode, StopReason, format_episode_id
 from ludus.data.interval_estimates import mean_interval
 from ludus.data.run_folder import RunFolder
-from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate, load_attempts
+from ludus.evaluation.metrics import MEAN_REWARD, build_metrics, estimate_metric, load_attempts
 from ludus.reporting.sections import read_section
 
 TASKS = {
@@ -81,7 +81,7 @@ def test_every_command_has_the_same_mean_and_the_same_interval(tmp_path: Path) -
     )  # fmt: skip
 
     metric = next(each for each in build_metrics(1.0) if each.name == MEAN_REWARD)
-    score = estimate(metric, load_attempts(run, 100))
+    score = estimate_metric(metric, load_attempts(run, 100))
     assert score is not None and (score.value, score.low, score.high, score.n) == expected
 
     report = dict(read_section(run.path, samples=0, name_flags=lambda text, command: text).facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evaluation.small_evaluations import attempt
-from ludus.evaluation.metrics import Attempt, build_metrics, estimate_difference, pair_tasks
+from ludus.evaluation.metrics import Attempt, build_metrics, estimate_delta, pair_tasks
 from ludus.evaluation.results import Outcome, describe_verdict, judge_difference
 
 ACCURACY = build_metrics(1.0)[2]
@@ -16,7 +16,7 @@ def judge_and_describe(before: list[float], after: list[float]) -> tuple[Outcome
         return [attempt(at, it, task=f"{at}") for at, it in enumerate(rewards)]
 
     base, other = played(before), played(after)
-    difference = estimate_difference(ACCURACY, base, other)
+    difference = estimate_delta(ACCURACY, base, other)
     assert difference is not None
     verdict = judge_difference(difference, len(pair_tasks(ACCURACY, base, other)))
     text = describe_verdict(verdict, difference, ACCURACY, label="sft", base="base")

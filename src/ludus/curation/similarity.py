@@ -109,7 +109,7 @@ class TaskPrompts:
             yield self.build_task(*prompt)
 
     def build_task(self, name: str | None, environment: str | None, text: str) -> TaskPrompt:
-        """Reduce a prompt to what is specific to it within its environment, or within all."""
+        """Reduce a prompt to compare its similarity by what is specific within its environment."""
         if environment is not None and environment in self._common_shingles:
             is_constant = text in self._constant_texts[environment]
             specific = shingles(text) - self._common_shingles[environment]

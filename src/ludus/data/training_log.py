@@ -106,7 +106,7 @@ def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
 
 
 def metric(entry: LogEntry, key: str) -> float | None:
-    """The finite number that an entry of the log has under a key, or None."""
+    """The finite number that an entry of the training log has under a key, or None."""
     value = entry.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

@@ -23,7 +23,7 @@ def format_number(value: float, *, digits: int = 3, sign: str = "") -> str:
 
 
 def format_share(share: float) -> str:
-    """Format a share or its change as percent: 0.954 -> 95 %; 0.996 -> 99.6 %, near 0 or 1."""
+    """Format a share beside a reward change as percent: 0.954 -> 95 %, 0.996 -> 99.6 %."""
     percent = 100 * share
     rounded = f"{percent:.0f}" if 1 <= percent <= 99 or percent in (0, 100) else f"{percent:.1f}"
     return f"{rounded} %"

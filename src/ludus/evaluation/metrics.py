@@ -46,7 +46,7 @@ class Attempt:
 
 
 def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
-    """Load the attempts that the metrics are of: the recorded episodes of the plan, in its order.
+    """Load the attempts to compute metrics of: the recorded episodes of the plan, in its order.
 
     Of an episode that was retried, the first one that is not broken counts, as on resume.
     """
@@ -158,7 +158,7 @@ def build_metrics(solved_at: float, pass_k: Sequence[int] = ()) -> tuple[Metric,
     )
 
 
-def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MeanEstimate | None:
+def estimate_metric(metric: Metric, attempts: Iterable[Attempt]) -> MeanEstimate | None:
     """Estimate a metric; None if it applies to no task. Broken attempts never count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
@@ -175,7 +175,7 @@ def estimate(metric: Metric, attempts: Iterable[Attempt]) -> MeanEstimate | None
     return estimate_mean(means, n, is_share=counts)
 
 
-def estimate_difference(
+def estimate_delta(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
 ) -> MeanEstimate | None:
     """Estimate other - base, over the pairs of attempts that the metric applies to."""
@@ -192,15 +192,15 @@ def estimate_difference(
 
 def estimate_all(metrics: Iterable[Metric], attempts: Sequence[Attempt]) -> dict[str, MeanEstimate]:
     """Estimate the metrics that apply to any task, by name."""
-    estimates = {metric.name: estimate(metric, attempts) for metric in metrics}
+    estimates = {metric.name: estimate_metric(metric, attempts) for metric in metrics}
     return {name: each for name, each in estimates.items() if each is not None}
 
 
-def estimate_differences(
+def estimate_deltas(
     metrics: Iterable[Metric], base: Sequence[Attempt], other: Sequence[Attempt]
 ) -> dict[str, MeanEstimate]:
     """Estimate other - base in the metrics that apply to both, by name."""
-    deltas = {metric.name: estimate_difference(metric, base, other) for metric in metrics}
+    deltas = {metric.name: estimate_delta(metric, base, other) for metric in metrics}
     return {name: each for name, each in deltas.items() if each is not None}
 
 

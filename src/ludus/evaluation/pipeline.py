@@ -188,7 +188,7 @@ def _is_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool
 
 
 def load_known_tasks(source: Path) -> frozenset[str]:
-    """Tasks not to evaluate on, ids and prompts: of a data set, a run, or a file of either.
+    """Ids and prompts of tasks not to evaluate on: from a data set, a run, or a file of rows.
 
     Small task spaces repeat themselves: another seed may give the same question again. So prompts
     are compared too, by their exact text.

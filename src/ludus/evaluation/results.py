@@ -28,7 +28,7 @@ from ludus.evaluation.metrics import (
     Metric,
     build_metrics,
     estimate_all,
-    estimate_differences,
+    estimate_deltas,
     pair_tasks,
 )
 from ludus.evaluation.slices import Slice
@@ -147,7 +147,7 @@ class Evaluation:
 
     @property
     def verdict_metrics(self) -> tuple[Metric, ...]:
-        """Of the results, accuracy, and mean reward unless it is equal: rewards of 0 and 1 only."""
+        """Accuracy in the results, and mean reward unless it is equal: rewards of 0 and 1 only."""
         is_same = all(
             score.metrics.get(ACCURACY) is None
             or score.metrics[ACCURACY].value == score.metrics[MEAN_REWARD].value
@@ -243,7 +243,7 @@ def score_candidates(
     base, scores = candidates[0].attempts, []
     for number, candidate in enumerate(candidates):
         attempts = candidate.attempts
-        deltas = estimate_differences(metrics, base, attempts) if number else {}
+        deltas = estimate_deltas(metrics, base, attempts) if number else {}
         verdicts = {
             metric.name: judge_difference(delta, len(pair_tasks(metric, base, attempts)))
             for metric in metrics

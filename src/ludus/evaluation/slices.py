@@ -17,7 +17,7 @@ from ludus.evaluation.metrics import (
     Attempt,
     Metric,
     estimate_all,
-    estimate_differences,
+    estimate_deltas,
 )
 
 MAX_LEVELS = 30
@@ -44,7 +44,7 @@ def build_slices(
     compared = [metric for metric in metrics if metric.name in COMPARED_METRICS]
 
     def build(environment: str, level: str | None, parts: Sequence[Sequence[Attempt]]) -> Slice:
-        deltas = [estimate_differences(compared, parts[0], part) for part in parts[1:]]
+        deltas = [estimate_deltas(compared, parts[0], part) for part in parts[1:]]
         estimates = tuple(estimate_all(compared, part) for part in parts)
         return Slice(environment, level, estimates, ({}, *deltas))
 

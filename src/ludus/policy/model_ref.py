@@ -98,7 +98,7 @@ def expand_home(name: str) -> str:
 
 
 def base_model_name(adapter: ModelRef) -> str:
-    """Read the name of an adapter's base model from its config."""
+    """Read the name of the base model to which an adapter's config refers."""
     try:
         config = json.loads((Path(adapter.path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         name = config["base_model_name_or_path"]

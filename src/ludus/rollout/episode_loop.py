@@ -131,7 +131,7 @@ async def run_attempt(
     attempt: int = 1,
     status: EpisodeProgress | None = None,
 ) -> Episode:
-    """`run_episode` in a session of the pool, which is reused unless its state is in doubt."""
+    """The loop of an attempt in a session of the pool, reused unless its state is in doubt."""
     status = status or EpisodeProgress(assignment.episode_id, assignment.environment)
     try:
         with status.track("environment", f"a session of {pool.endpoint.spec}"):

@@ -108,7 +108,7 @@ def default_folders() -> list[Path]:
 
 
 def check_folders(folders: Sequence[Path]) -> None:
-    """Raise `RunError` for a folder missing for the library, or if nothing can be viewed."""
+    """Raise `RunError` if a folder for the library does not exist, or if nothing can be viewed."""
     for folder in folders:
         if not folder.exists():
             hint = similar_path_hint(str(folder)) or "`ludus runs` lists runs."

@@ -205,7 +205,7 @@ class JsonStatus(LogStatus):
 
 
 def format_event(event: str, fields: Mapping[str, object]) -> str:
-    """A status as a line of `--json`. Numbers that are not finite are null."""
+    """An event of a status as a line of `--json`. Numbers that are not finite are null."""
     from ludus.data.json_files import to_jsonable
 
     return json.dumps(to_jsonable({"event": event, **fields}), allow_nan=False)

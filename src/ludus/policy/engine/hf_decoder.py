@@ -38,7 +38,7 @@ MIN_SHARED_PREFIX_TOKENS = 8
 
 
 def max_context_length(model: PreTrainedModel) -> int | None:
-    """Return the maximum length of prompt and reply together, if the HF config has it."""
+    """For decoding: the maximum length of prompt and reply together, if the HF config has it."""
     config = model.config.get_text_config(decoder=True)
     length = getattr(config, "max_position_embeddings", None)
     return length if isinstance(length, int) and length > 0 else None

@@ -119,7 +119,7 @@ class HealthMonitor:
 
 
 def keep_best(health: HealthMonitor, trainer: Any, say: Callable[[str], None]) -> int | None:
-    """For a healthy end: give a finished run its best model; returns the step of the kept one."""
+    """Give a finished run the best model of its health monitor; returns the step that is kept."""
     best, last = health.best, trainer.state.global_step
     if best is None:
         return None

@@ -111,7 +111,7 @@ def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np
 
 
 def choose_evenly(count: int, most: int) -> list[bool]:
-    """For a smaller step: of `count` items whether it is chosen, at most `most`, evenly."""
+    """To thin out a step: for each of `count` items whether it is kept, at most `most`, evenly."""
     if count <= most:
         return [True] * count
     return [(at + 1) * most // count > at * most // count for at in range(count)]

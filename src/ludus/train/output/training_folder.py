@@ -86,7 +86,7 @@ def check_model_outside(out: Path, model_ref: ModelRef) -> None:
 
 
 def has_progress(out: Path) -> bool:
-    """Whether the folder has a step since the record was written: only then is there a loss."""
+    """Whether the folder has progress to lose: a step was made since the record was written."""
     record = read_record(out)
     if record is None:
         return False
