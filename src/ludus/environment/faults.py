@@ -156,7 +156,7 @@ def is_author_error(error: BaseException) -> bool:
 
 
 def to_wire_error(error: BaseException, cls: type) -> WireError:
-    """The wire error of a fault in the code of `cls`; cancellations and signals are re-raised."""
+    """The wire error of a fault in `cls`; re-raises cancellations, signals and wire errors."""
     if isinstance(error, WireError) or not is_author_error(error):
         raise error
     failed = ExecutionFailed(describe_exception(error))
