@@ -17,9 +17,9 @@ from ludus.data.hub import (
     JSON_LIST,
     TEXT,
     Column,
-    build_front_matter,
     code_block,
     front_matter_size_category,
+    hub_front_matter,
     inline_code,
     markdown_table,
     to_single_line,
@@ -165,7 +165,7 @@ def write_curation_report(
     title = f"{_TITLES[config.to]} from {', '.join(names[:3])}{more}"
     columns = _COLUMNS.get(config.to, ())
     files = [{"split": split, "path": f"{split}.jsonl"} for split in report.rows]
-    front_matter = build_front_matter(
+    front_matter = hub_front_matter(
         {
             "pretty_name": title,
             "tags": ["ludus", "tool-use", config.to],

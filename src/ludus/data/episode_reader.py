@@ -148,7 +148,7 @@ _log = logging.getLogger("ludus.data")
 
 
 def episodes(path: str | Path, *, strict: bool = False) -> Iterator[Episode]:
-    """Yield the episodes of a run folder or of a file, including retries of the same episode.
+    """Read the episodes of a run folder or of a file, including retries of the same episode.
 
     An incomplete last line is ignored: its writer was killed, or is still writing. Other lines
     that are not valid episodes are skipped with a log message, or raise `RunError` if `strict`.

@@ -41,7 +41,7 @@ def is_hub_id(name: str, *, file_suffixes: tuple[str, ...] = ()) -> bool:
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 
 
-def build_front_matter(
+def hub_front_matter(
     values: Mapping[str, object], features: Sequence[JsonObject], *, description: str = ""
 ) -> str:
     """The YAML block of a card on the Hub. Every value is written as JSON, which is valid YAML.

@@ -86,7 +86,7 @@ def log_points(log: Sequence[LogEntry], key: str = "loss") -> list[tuple[int, fl
 
 
 def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
-    """Steps, and the first and last loss or reward: from the record of a finished run, or its log.
+    """Of a training log, or the record of a finished run: steps, first and last loss or reward.
 
     Empty for a run that has not made a step.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ludus.client.container import SERVER_PORT
 from ludus.data.files import atomic_dir, existing_files, lock_dir
-from ludus.data.hub import HUB_ORIGIN, build_front_matter, code_block, to_single_line
+from ludus.data.hub import HUB_ORIGIN, code_block, hub_front_matter, to_single_line
 from ludus.errors import ConfigError
 from ludus.publish.env_source import EnvSource, looks_secret
 from ludus.publish.hub_upload import SPACE, push_folder
@@ -281,7 +281,7 @@ optional-dependencies.server = {{ file = ["requirements.txt"] }}
 def space_card(source: EnvSource) -> str:
     """The build context's README.md, with the front matter of a Space built from a Dockerfile."""
     env_spec, tag = source.env_spec, image_tag(source)
-    head = build_front_matter(
+    head = hub_front_matter(
         {
             "title": to_single_line(env_spec.id),
             "emoji": "🎲",

@@ -15,9 +15,9 @@ from ludus.data.hub import (
     OPENENV_COLUMNS,
     OPENENV_RESULTS_FILE,
     Column,
-    build_front_matter,
     code_block,
     front_matter_size_category,
+    hub_front_matter,
     inline_code,
     markdown_table,
     to_single_line,
@@ -112,7 +112,7 @@ def front_matter(settings: JsonObject, summary: JsonObject, *, records: bool = F
             for name, _, columns in configs
         ],
     }
-    return build_front_matter(values, [])
+    return hub_front_matter(values, [])
 
 
 def _configs(*, records: bool) -> list[tuple[str, str, Sequence[Column]]]:

@@ -168,7 +168,7 @@ async def retry_faults(
     retry_delay: float,
     stopping: asyncio.Event | None = None,
 ) -> Episode | None:
-    """Call `play` with 1, 2, … until an attempt ends without a fault that a retry may solve.
+    """Repeat the loop: `play` with 1, 2, … until an attempt has no fault that a retry may solve.
 
     Args:
         retry_delay: seconds before the second attempt; doubled for each further one.

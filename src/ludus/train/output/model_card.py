@@ -6,8 +6,8 @@ import json
 import shlex
 
 from ludus.data.hub import (
-    build_front_matter,
     code_block,
+    hub_front_matter,
     inline_code,
     markdown_table,
     to_single_line,
@@ -61,7 +61,7 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
         f"## Versions\n\n{versions}",
     )
     body = "\n\n".join(filter(None, parts))
-    return f"{build_front_matter(front_matter, [])}\n{body}\n"
+    return f"{hub_front_matter(front_matter, [])}\n{body}\n"
 
 
 def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
