@@ -77,14 +77,13 @@ def random_cache(shape: ModelShape, positions: list[int]) -> LayerCache:
                 torch.tensor(positions, device="cuda"))  # fmt: skip
 
 
-@pytest.mark.parametrize("write_kv", [True, False])
 @pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "qk_norm"),
     [(9, 3, 64, False), (4, 4, 16, False), (16, 2, 128, True)],
 )
 def test_attention_matches_the_reference(
-    heads: int, kv_heads: int, head_dim: int, qk_norm: bool, splits: int, write_kv: bool
+    heads: int, kv_heads: int, head_dim: int, qk_norm: bool, splits: int
 ) -> None:
     shape = ModelShape(1, 64, 64, heads, kv_heads, head_dim, 9, 1e-5, head_dim**-0.5, qk_norm, 2048)
     norms = [torch.rand(head_dim, device="cuda") + 0.5 if qk_norm else None for _ in range(2)]
@@ -94,15 +93,40 @@ def test_attention_matches_the_reference(
     caches, outputs = [], []
     for ops in both_operations():
         cache = random_cache(shape, positions)
-        if not write_kv:
-            ops.store_kv(qkv, layer, cache, shape)
-        outputs.append(
-            ops.decode_attention(qkv, layer, cache, shape, write_kv=write_kv, splits=splits)
-        )
+        outputs.append(ops.decode_attention(qkv, layer, cache, shape, splits=splits))
         caches.append(cache)
     assert is_close(*outputs)
     assert is_close(caches[0].keys, caches[1].keys)
     assert is_close(caches[0].values, caches[1].values)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "qk_norm"),
+    [(9, 3, 64, False), (4, 4, 16, False), (16, 2, 128, True)],
+)
+def test_attention_of_prompts_matches_the_reference(
+    heads: int, kv_heads: int, head_dim: int, qk_norm: bool
+) -> None:
+    shape = ModelShape(1, 64, 64, heads, kv_heads, head_dim, 9, 1e-5, head_dim**-0.5, qk_norm, 2048)
+    norms = [torch.rand(head_dim, device="cuda") + 0.5 if qk_norm else None for _ in range(2)]
+    layer = PackedLayer(None, None, norms[0], norms[1], None, None, None, None)
+    chunk = both_operations()[0].prefill_chunk
+    # Slot 0 from its start, slot 1 from position 300 on, and a chunk of slot 2 with padding.
+    starts = {0: range(2 * chunk), 1: range(300, 300 + chunk), 2: range(70, 70 + chunk // 2)}
+    slots = [slot for slot, tokens in starts.items() for _ in tokens]
+    positions = [position for tokens in starts.values() for position in tokens]
+    padding = -len(slots) % chunk
+    cache = random_cache(shape, [0] * 4)
+    cache = replace(
+        cache, slots=torch.tensor(slots + [4] * padding, device="cuda"),
+        positions=torch.tensor(positions + [0] * padding, device="cuda"),
+    )  # fmt: skip
+    qkv = random_tensor(len(cache.slots), (heads + 2 * kv_heads) * head_dim)
+    ReferenceOps().store_kv(qkv, layer, cache, shape)
+    actual, expected = (
+        ops.prefill_attention(qkv, layer, cache, shape)[: len(slots)] for ops in both_operations()
+    )
+    assert is_close(actual, expected)
 
 
 def test_sampling_matches_the_reference() -> None:

@@ -33,6 +33,7 @@ def _norm_rope(
 ) -> tl.tensor:
     """Load heads [n, D] from their base pointers; apply the optional RMSNorm, then RoPE.
 
+    position: of all heads, or of each, [n, 1].
     "Rotate half" layout: dimension d is rotated together with dimension d + D / 2.
     """
     d = tl.arange(0, D)
@@ -44,8 +45,8 @@ def _norm_rope(
         rstd = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
         x = x * rstd * tl.load(norm + d)[None, :]
         x_pair = x_pair * rstd * tl.load(norm + pair)[None, :]
-    cos_d = tl.load(cos + position * D + d)[None, :]
-    sin_d = tl.load(sin + position * D + d)[None, :]
+    cos_d = tl.load(cos + position * D + d[None, :])
+    sin_d = tl.load(sin + position * D + d[None, :])
     return x * cos_d + x_pair * sign[None, :] * sin_d
 
 
@@ -104,15 +105,14 @@ def decode_attention_kernel(
     D: tl.constexpr,
     QK_NORM: tl.constexpr,
     BLOCK_G: tl.constexpr,
-    WRITE_KV: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
     """Attention of one token over its slot, up to its own position. Grid: (rows, H_KV, SPLITS).
 
-    BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts.
-    WRITE_KV: the token's own key and value are taken from qkv and written to the cache by the
-    program of split 0, so that no program reads a value while another writes it.
+    BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts. The
+    token's own key and value are taken from qkv and written to the cache by the program of split 0,
+    so that no program reads a value while another writes it.
     """
     row, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     group_size: tl.constexpr = H // H_KV
@@ -128,22 +128,20 @@ def decode_attention_kernel(
     m_i = tl.full([BLOCK_G], -1.0e30, dtype=tl.float32)
     l_i = tl.zeros([BLOCK_G], dtype=tl.float32)
     acc = tl.zeros([BLOCK_G, D], dtype=tl.float32)
-    length = (position + 1).to(tl.int32)
-    if WRITE_KV:
-        length = position.to(tl.int32)
-        one = tl.arange(0, 1)[:, None]
-        key_ptr = row_ptr + (H + kv_head) * D + one
-        k_new = _norm_rope(key_ptr, one == 0, cos, sin, k_norm, position, eps, D, QK_NORM)
-        k_new = k_new.to(keys.dtype.element_ty)
-        v_new = tl.load(key_ptr + H_KV * D + d[None, :]).to(values.dtype.element_ty)
-        first = split == 0
-        offset = base + position * D + d[None, :]
-        tl.store(keys + offset, k_new, mask=first)
-        tl.store(values + offset, v_new, mask=first)
-        s_new = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), axis=1) * scale
-        m_i = tl.where(first, s_new, m_i)
-        l_i = tl.where(first, l_i + 1.0, l_i)
-        acc = tl.where(first, acc + v_new.to(tl.float32), acc)
+    length = position.to(tl.int32)
+    one = tl.arange(0, 1)[:, None]
+    key_ptr = row_ptr + (H + kv_head) * D + one
+    k_new = _norm_rope(key_ptr, one == 0, cos, sin, k_norm, position, eps, D, QK_NORM)
+    k_new = k_new.to(keys.dtype.element_ty)
+    v_new = tl.load(key_ptr + H_KV * D + d[None, :]).to(values.dtype.element_ty)
+    first = split == 0
+    offset = base + position * D + d[None, :]
+    tl.store(keys + offset, k_new, mask=first)
+    tl.store(values + offset, v_new, mask=first)
+    s_new = tl.sum(q.to(tl.float32) * k_new.to(tl.float32), axis=1) * scale
+    m_i = tl.where(first, s_new, m_i)
+    l_i = tl.where(first, l_i + 1.0, l_i)
+    acc = tl.where(first, acc + v_new.to(tl.float32), acc)
     split_length = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_N) * BLOCK_N
     start = split * split_length
     end = tl.minimum(start + split_length, length)
@@ -169,6 +167,66 @@ def decode_attention_kernel(
         tl.store(partial_acc + part[:, None] * D + d[None, :], acc, mask=g_mask)
         tl.store(partial_ml + part * 2, m_i, mask=g < group_size)
         tl.store(partial_ml + part * 2 + 1, l_i, mask=g < group_size)
+
+
+@jit_kernel
+def prefill_attention_kernel(
+    qkv: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    q_norm: tl.tensor,
+    k_norm: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    slots: tl.tensor,
+    positions: tl.tensor,
+    out: tl.tensor,
+    scale: tl.tensor,
+    eps: tl.tensor,
+    slot_stride: tl.tensor,
+    head_stride: tl.tensor,
+    H: tl.constexpr,
+    H_KV: tl.constexpr,
+    D: tl.constexpr,
+    QK_NORM: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> None:
+    """Causal attention of CHUNK prompt tokens of one slot, whose keys are in the cache already.
+
+    Grid: (rows / CHUNK, H_KV). Tokens that pad a chunk have position 0; their outputs are unused.
+    """
+    first, kv_head = tl.program_id(0) * CHUNK, tl.program_id(1)
+    d = tl.arange(0, D)
+    query = tl.arange(0, CHUNK * BLOCK_G)  # All query heads of the KV head, token by token.
+    row, g = first + query // BLOCK_G, query % BLOCK_G
+    mask = (g < H // H_KV)[:, None]
+    position = tl.load(positions + row)[:, None]
+    head = row * (H + 2 * H_KV) + kv_head * (H // H_KV) + g
+    q = _norm_rope(qkv + head[:, None] * D, mask, cos, sin, q_norm, position, eps, D, QK_NORM)
+    q = q.to(qkv.dtype.element_ty)
+    base = tl.load(slots + first) * slot_stride + kv_head * head_stride
+    m_i = tl.full([CHUNK * BLOCK_G], -1.0e30, dtype=tl.float32)
+    l_i = tl.zeros([CHUNK * BLOCK_G], dtype=tl.float32)
+    acc = tl.zeros([CHUNK * BLOCK_G, D], dtype=tl.float32)
+    length = (tl.max(tl.max(position, axis=1), axis=0) + 1).to(tl.int32)
+    for start_n in range(0, length, BLOCK_N):
+        n = start_n + tl.arange(0, BLOCK_N)
+        n_mask = n < length
+        k = tl.load(keys + base + n[None, :] * D + d[:, None], mask=n_mask[None, :], other=0.0)
+        s = tl.dot(q, k, input_precision="ieee") * scale
+        s = tl.where(n[None, :] <= position, s, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(s, axis=1))
+        p = tl.exp(s - m_new[:, None])
+        alpha = tl.exp(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, axis=1)
+        v = tl.load(values + base + n[:, None] * D + d[None, :], mask=n_mask[:, None], other=0.0)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+        m_i = m_new
+    out_head = row * H + kv_head * (H // H_KV) + g
+    acc = acc / l_i[:, None]
+    tl.store(out + out_head[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), mask=mask)
 
 
 @jit_kernel

@@ -61,6 +61,11 @@ class KVCache:
         """Rows that pad a batch write here; nothing reads it."""
         return self.num_slots
 
+    @property
+    def padding_row(self) -> list[list[int]]:
+        """Token, slot and position of a row that pads a batch, [3, 1]."""
+        return [[0], [self.scratch_slot], [0]]
+
     def layer_view(self, layer: int, slots: Tensor, positions: Tensor) -> LayerCache:
         return LayerCache(
             self.keys[layer], self.values[layer], self.cos, self.sin, slots, positions

@@ -1,15 +1,18 @@
 """The forward pass of a model of the Llama family over the KV cache.
 
-Every token has a cache slot and a position, and attends to its slot up to that position. So a batch
-of prompts and a batch of single new tokens run through the same code.
+Every token has a cache slot and a position, and attends to its slot up to that position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.policy.triton_engine.kv_cache import KVCache, LayerCache
+from ludus.policy.triton_engine.kv_cache import KVCache
 from ludus.policy.triton_engine.model_weights import ModelShape, PackedLayer, PackedWeights
 from ludus.policy.triton_engine.reference_ops import ReferenceOps
 
@@ -26,17 +29,35 @@ class LlamaForward:
         self.weights = weights
         self.operations = operations
 
+    def prompt_rows(
+        self, ids: Sequence[int], slot: int, cache: KVCache, *, start: int = 0
+    ) -> NDArray[np.int64]:
+        """Tokens, slots and positions, [3, rows], that prefill a slot with its ids from `start` on.
+
+        Rows are padded to full chunks.
+        """
+        number, chunk = len(ids) - start, self.operations.prefill_chunk
+        rows = np.empty((3, -(-number // chunk) * chunk), dtype=np.int64)
+        rows[0, :number], rows[1, :number] = ids[start:], slot
+        rows[2, :number] = np.arange(start, len(ids))
+        rows[:, number:] = cache.padding_row
+        return rows
+
     def prefill(self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache) -> None:
-        """Write the keys and values of prompt tokens to the cache; a slot may have many of them."""
+        """Write the keys and values of prompt tokens to the cache.
+
+        A slot may have many, as `prompt_rows` lays them out.
+        """
         x = self.weights.embedding[tokens].float()
         last = self.shape.num_layers - 1
         for index, layer in enumerate(self.weights.layers):
             layer_cache = cache.layer_view(index, slots, positions)
             qkv = self._project_qkv(x, layer)
             self.operations.store_kv(qkv, layer, layer_cache, self.shape)
-            # Nothing reads the output of the last layer.
-            if index < last:
-                self._finish_layer(x, qkv, layer, layer_cache, write_kv=False, splits=1)
+            if index == last:
+                return  # Nothing reads its output.
+            attended = self.operations.prefill_attention(qkv, layer, layer_cache, self.shape)
+            self._finish_layer(x, attended, layer)
 
     def decode(
         self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache, *, splits: int
@@ -46,7 +67,10 @@ class LlamaForward:
         for index, layer in enumerate(self.weights.layers):
             layer_cache = cache.layer_view(index, slots, positions)
             qkv = self._project_qkv(x, layer)
-            self._finish_layer(x, qkv, layer, layer_cache, write_kv=True, splits=splits)
+            attended = self.operations.decode_attention(
+                qkv, layer, layer_cache, self.shape, splits=splits
+            )
+            self._finish_layer(x, attended, layer)
         return self.operations.norm_linear(
             x, self.weights.lm_head, None, eps=self.shape.eps, dtype=torch.float32
         )
@@ -56,21 +80,9 @@ class LlamaForward:
             x, layer.qkv, layer.qkv_bias, eps=self.shape.eps, dtype=self.weights.dtype
         )
 
-    def _finish_layer(
-        self,
-        x: Tensor,
-        qkv: Tensor,
-        layer: PackedLayer,
-        layer_cache: LayerCache,
-        *,
-        write_kv: bool,
-        splits: int,
-    ) -> None:
-        """Attention and MLP of one layer, added to x."""
-        ops, shape = self.operations, self.shape
-        attended = ops.decode_attention(
-            qkv, layer, layer_cache, shape, write_kv=write_kv, splits=splits
-        )
+    def _finish_layer(self, x: Tensor, attended: Tensor, layer: PackedLayer) -> None:
+        """Add the output of the attention and of the MLP of a layer to x."""
+        ops = self.operations
         ops.linear_residual(x, attended, layer.o_proj, layer.o_bias)
-        gated = ops.norm_swiglu(x, layer.gate_up, eps=shape.eps)
+        gated = ops.norm_swiglu(x, layer.gate_up, eps=self.shape.eps)
         ops.linear_residual(x, gated, layer.down_proj, None)

@@ -132,9 +132,9 @@ class ModelRunner:
         columns = []
         for lease, ids in leased:
             # The first decoding step computes the last token.
-            tokens = np.asarray(ids[lease.num_cached : -1], dtype=np.int64)
-            positions = np.arange(lease.num_cached, lease.num_cached + len(tokens))
-            columns.append(np.stack([tokens, np.full(len(tokens), lease.slot), positions]))
+            columns.append(
+                self._model.prompt_rows(ids[:-1], lease.slot, self.cache, start=lease.num_cached)
+            )
         joined = np.concatenate(columns, axis=1)  # [3, tokens]: tokens, slots and positions.
         for start in range(0, joined.shape[1], PREFILL_SIZES[-1]):
             chunk = joined[:, start : start + PREFILL_SIZES[-1]]
@@ -142,13 +142,13 @@ class ModelRunner:
             size = graph_size(number, PREFILL_SIZES)
             self._prefill_buffer.next()
             padded = self._prefill_buffer.host_array[: 3 * size].reshape(3, size)
-            padded[:, number:] = [[0], [self.cache.scratch_slot], [0]]
+            padded[:, number:] = self.cache.padding_row
             padded[:, :number] = chunk
             self._prefill_buffer.upload(0, 3 * size)
             tokens, slots, positions = self._prefill_buffer.device_tensor[: 3 * size].view(3, size)
             work = partial(self._model.prefill, tokens, slots, positions, self.cache)
             self._graphs.run(("prefill", size), work)
-        self.stats.prefilled_tokens += sum(column.shape[1] + 1 for column in columns)
+        self.stats.prefilled_tokens += sum(len(ids) - lease.num_cached for lease, ids in leased)
         self.stats.reused_tokens += sum(lease.num_cached for lease, _ in leased)
 
     def load_batch(self, added: Sequence[RowState], kept: Sequence[int] = ()) -> None:

@@ -39,6 +39,10 @@ SERIES_THRESHOLD = 0.01
 class ReferenceOps:
     """Each operation in plain torch, on any device."""
 
+    prefill_chunk = 1
+    """Prompt tokens that attend together: so many consecutive rows of a prefill are of one slot, or
+    pad it."""
+
     def norm_linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, dtype: torch.dtype
     ) -> Tensor:
@@ -66,21 +70,19 @@ class ReferenceOps:
         cache.values[cache.slots, :, cache.positions] = values.to(cache.values.dtype)
 
     def decode_attention(
-        self,
-        qkv: Tensor,
-        layer: PackedLayer,
-        cache: LayerCache,
-        shape: ModelShape,
-        *,
-        write_kv: bool,
-        splits: int,
+        self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape, *, splits: int
     ) -> Tensor:
-        """Attention of each row over its slot, up to its own position.
+        """Write the rows' keys and values, and attend from each row to its slot up to its position.
 
-        `write_kv` writes the rows' own keys and values first. `splits` matters to the kernel alone.
+        `splits` matters to the kernel alone.
         """
-        if write_kv:
-            self.store_kv(qkv, layer, cache, shape)
+        self.store_kv(qkv, layer, cache, shape)
+        return self.prefill_attention(qkv, layer, cache, shape)
+
+    def prefill_attention(
+        self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
+    ) -> Tensor:
+        """Attention of rows whose keys and values have been written already."""
         queries = _norm_rope(_split_qkv(qkv, shape)[0], layer.q_norm, cache, shape.eps)
         grouped = (shape.num_kv_heads, shape.queries_per_kv_head)
         queries = queries.to(qkv.dtype).float().unflatten(1, grouped)

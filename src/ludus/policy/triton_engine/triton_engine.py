@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -132,9 +133,9 @@ def check_logits(model: PreTrainedModel, forward: LlamaForward, cache: KVCache) 
     device = forward.weights.device
     prompts = [torch.tensor(_random_ids(forward.shape, length)) for length in PROMPT_LENGTHS]
     # One slot per prompt. All but the last tokens are prefilled, the last ones decoded.
-    tokens = torch.cat([ids[:-1] for ids in prompts]).to(device)
-    slots = torch.cat([torch.full((len(ids) - 1,), slot) for slot, ids in enumerate(prompts)])
-    positions = torch.cat([torch.arange(len(ids) - 1) for ids in prompts])
+    cache.resize(len(prompts), max(map(len, prompts)))
+    rows = [forward.prompt_rows(ids[:-1].tolist(), slot, cache) for slot, ids in enumerate(prompts)]
+    tokens, slots, positions = torch.from_numpy(np.concatenate(rows, axis=1)).to(device)
     last_tokens = torch.stack([ids[-1] for ids in prompts]).to(device)
     last_slots = torch.arange(len(prompts), device=device)
     last_positions = torch.tensor([len(ids) - 1 for ids in prompts], device=device)
@@ -147,8 +148,7 @@ def check_logits(model: PreTrainedModel, forward: LlamaForward, cache: KVCache) 
                 rounded = _last_logits(model, prompts)
         finally:
             model.train(training)
-        cache.resize(len(prompts), max(map(len, prompts)))
-        forward.prefill(tokens, slots.to(device), positions.to(device), cache)
+        forward.prefill(tokens, slots, positions, cache)
         logits = [
             forward.decode(last_tokens, last_slots, last_positions, cache, splits=splits)
             for splits in (1, 2)

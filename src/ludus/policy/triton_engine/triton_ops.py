@@ -15,6 +15,7 @@ from ludus.policy.triton_engine.attention_kernels import (
     attention_constants,
     combine_splits_kernel,
     decode_attention_kernel,
+    prefill_attention_kernel,
     store_kv_kernel,
 )
 from ludus.policy.triton_engine.batch_state import (
@@ -46,6 +47,8 @@ BLOCK_V = 4096
 
 class TritonOps(ReferenceOps):
     """Each operation as the launch of one Triton kernel, or two."""
+
+    prefill_chunk = 16
 
     def norm_linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, dtype: torch.dtype
@@ -102,14 +105,7 @@ class TritonOps(ReferenceOps):
         )  # fmt: skip
 
     def decode_attention(
-        self,
-        qkv: Tensor,
-        layer: PackedLayer,
-        cache: LayerCache,
-        shape: ModelShape,
-        *,
-        write_kv: bool,
-        splits: int,
+        self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape, *, splits: int
     ) -> Tensor:
         rows, heads, head_dim = len(qkv), shape.num_heads, shape.head_dim
         out = torch.empty(rows, heads * head_dim, dtype=qkv.dtype, device=qkv.device)
@@ -122,12 +118,28 @@ class TritonOps(ReferenceOps):
             cache.slots, cache.positions, out, acc, ml, shape.softmax_scale, shape.eps,
             cache.keys.stride(0), cache.keys.stride(1), **attention_constants(shape),
             BLOCK_G=max(16, triton.next_power_of_2(shape.queries_per_kv_head)),
-            WRITE_KV=write_kv, SPLITS=splits, BLOCK_N=BLOCK_N, num_warps=4, num_stages=3,
+            SPLITS=splits, BLOCK_N=BLOCK_N, num_warps=4, num_stages=3,
         )  # fmt: skip
         if splits > 1:
             combine_splits_kernel[rows, heads](
                 acc, ml, out, H=heads, D=head_dim, SPLITS=splits, num_warps=1
             )
+        return out
+
+    def prefill_attention(
+        self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
+    ) -> Tensor:
+        chunk, group = self.prefill_chunk, triton.next_power_of_2(shape.queries_per_kv_head)
+        out = torch.empty(
+            len(qkv), shape.num_heads * shape.head_dim, dtype=qkv.dtype, device=qkv.device
+        )
+        prefill_attention_kernel[len(qkv) // chunk, shape.num_kv_heads](
+            qkv, *_rope_and_norms(layer, cache), cache.keys, cache.values,
+            cache.slots, cache.positions, out, shape.softmax_scale, shape.eps,
+            cache.keys.stride(0), cache.keys.stride(1), **attention_constants(shape),
+            CHUNK=chunk, BLOCK_G=group, BLOCK_N=BLOCK_N,
+            num_warps=4 if chunk * group <= 64 else 8, num_stages=2,
+        )  # fmt: skip
         return out
 
     def sample(self, logits: Tensor, batch: BatchState) -> None:
