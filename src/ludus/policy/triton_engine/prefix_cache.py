@@ -21,6 +21,7 @@ Value = TypeVar("Value", bound=np.generic)
 MIN_SHARED_TOKENS_TO_WAIT = 2048
 """A prompt waits for another of the same round only if they share this much: waiting costs a
 separate prefill pass."""
+KEY_BITS = 32  # More than a token id has.
 MAX_TURN_TOKENS = 256
 """A continuation is looked for only among slots that lack at most this many tokens."""
 
@@ -43,7 +44,8 @@ class PrefixCache:
     def __init__(self) -> None:
         self._clock = 0
         self._ids: list[tuple[int, ...]] = []
-        self._slots_by_length: defaultdict[int, set[int]] = defaultdict(set)
+        self._slots_by_end: defaultdict[int, set[int]] = defaultdict(set)
+        """Slots by the length and the last token of their content."""
         self._outdated_rows: set[int] = set()
         """Slots whose row of the table differs from `_ids`."""
         self._token_table: NDArray[np.int32] = np.full((0, 0), -1, dtype=np.int32)
@@ -65,9 +67,9 @@ class PrefixCache:
         self._ids = [ids[:length] for ids in self._ids[:common]] + [()] * (num_slots - common)
         self._token_table = np.full((num_slots, slot_length), -1, dtype=np.int32)
         self._token_table[:common, :length] = old[:common, :length]
-        self._slots_by_length.clear()
+        self._slots_by_end.clear()
         for slot, ids in enumerate(self._ids):
-            self._slots_by_length[len(ids)].add(slot)
+            self._slots_by_end[_end_key(ids, len(ids))].add(slot)
         self._lengths = np.minimum(_resize_slot_values(self._lengths, num_slots), length)
         self._in_use = _resize_slot_values(self._in_use, num_slots)
         self._last_used = _resize_slot_values(self._last_used, num_slots)
@@ -77,7 +79,7 @@ class PrefixCache:
     def clear(self) -> None:
         """Forget all content and free all slots, because the model's weights have changed."""
         self._ids = [()] * len(self._ids)
-        self._slots_by_length.clear()
+        self._slots_by_end.clear()
         self._token_table.fill(-1)
         self._outdated_rows.clear()
         self._lengths.fill(0)
@@ -132,8 +134,11 @@ class PrefixCache:
         return Lease(slot, copy_from, num_cached, wave)
 
     def _record(self, slot: int, ids: Sequence[int]) -> None:
-        self._slots_by_length[len(self._ids[slot])].discard(slot)
-        self._slots_by_length[len(ids)].add(slot)
+        key = _end_key(self._ids[slot], int(self._lengths[slot]))
+        if (before := self._slots_by_end[key]) <= {slot}:
+            del self._slots_by_end[key]
+        before.discard(slot)
+        self._slots_by_end[_end_key(ids, len(ids))].add(slot)
         self._ids[slot] = tuple(ids)
         self._outdated_rows.add(slot)
         self._lengths[slot] = len(ids)
@@ -141,14 +146,14 @@ class PrefixCache:
 
     def _find_continuation(self, ids: tuple[int, ...]) -> int | None:
         """A free slot that holds a prefix of these ids, or any slot that holds exactly these."""
-        longest = len(ids)
+        longest, get = len(ids), self._slots_by_end.get
         for length in range(longest, max(0, longest - MAX_TURN_TOKENS - 1), -1):
+            if not (slots := get(length << KEY_BITS | ids[length - 1])):
+                continue
             matches = [
                 slot
-                for slot in self._slots_by_length.get(length, ())
-                if (length == longest or not self._in_use[slot])
-                and self._ids[slot][-1] == ids[length - 1]
-                and self._ids[slot] == ids[:length]
+                for slot in slots
+                if (length == longest or not self._in_use[slot]) and self._ids[slot] == ids[:length]
             ]
             if matches:  # Among equals a free one, then the earliest wave.
                 return max(matches, key=lambda slot: (not self._in_use[slot], -self._wave[slot]))
@@ -182,6 +187,11 @@ class PrefixCache:
         # Empty slots come before any whose content may still be reused.
         age = np.where(self._lengths == 0, -1, self._last_used)
         return int(np.argmin(np.where(free, age, np.iinfo(np.int64).max)))
+
+
+def _end_key(ids: Sequence[int], length: int) -> int:
+    """The key in `_slots_by_end` of the first `length` ids."""
+    return length << KEY_BITS | ids[length - 1] if length else 0
 
 
 def _resize_slot_values(old: NDArray[Value], num_slots: int) -> NDArray[Value]:
