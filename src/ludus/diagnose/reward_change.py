@@ -16,7 +16,7 @@ from ludus.diagnose.step_log import RewardScale, StepLog, metric_mean
 
 
 def format_number(value: float, *, digits: int = 3, sign: str = "") -> str:
-    """Format a reward, with `digits` significant digits and all before the point: 1,235, 0.0123."""
+    """Format a number beside a reward change, with all digits before the point: 1,235, 0.0123."""
     if abs(value) < 10**digits - 0.5:
         return f"{value:{sign}.{digits}g}"
     return f"{value:{sign},.0f}"

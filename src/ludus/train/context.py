@@ -206,7 +206,7 @@ def build_grpo_context(
 def load_training_tokenizer(
     model: str, out: Path, progress: TrainProgress
 ) -> tuple[ModelRef, PreTrainedTokenizerBase]:
-    """For the context: find the model, which must not be in the output folder; its tokenizer."""
+    """Find the model of the context, which must not lie in `out`, and load its tokenizer."""
     model_ref = resolve_model(model)
     check_model_outside(out, model_ref)
     tokenizer = load_tokenizer_from(model_ref)

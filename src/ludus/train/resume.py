@@ -104,7 +104,7 @@ def start_or_resume(
 
 
 def check_same_run(out: Path, fields: JsonObject) -> None:
-    """Raise unless it is the same run to resume: another model, other data or another config.
+    """Raise if the run to resume has another model, other data or another config.
 
     A GRPO run with more steps is the same run: it is extended.
     """

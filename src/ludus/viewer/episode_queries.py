@@ -255,7 +255,7 @@ class EpisodeFilter:
 
 
 def search_condition(text: str) -> str:
-    """To query: that a message or the arguments of a tool call contain a text, in any case.
+    """The query condition that a message or a call's arguments contain a text, in any case.
 
     As a regular expression, which takes a third of the time of `contains(lower(...))`.
     """
