@@ -180,8 +180,8 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
             viewed.get("episode", run="models/grpo", line=line)["advantages"] for line in range(4)
         ]
         curves = viewed.get("entry", key="models/grpo")["curves"]
-    assert advantages[0][0] == pytest.approx(-0.707, abs=0.001)
-    assert advantages[1][0] == pytest.approx(0.707, abs=0.001)
+    assert advantages[0][0] == pytest.approx(-0.5)
+    assert advantages[1][0] == pytest.approx(0.5)
     assert advantages[2:] == [[0.0], [0.0]]
     assert {
         "key": "reward",

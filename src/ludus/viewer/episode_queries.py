@@ -305,7 +305,7 @@ def describe_episode(
 def _compute_advantages(
     entry: StageOutput, line: int, index: EpisodeIndex, attempts: list[JsonObject]
 ) -> list[float] | None:
-    """The advantage of each turn within the episode's group, as GRPO computes it.
+    """The advantage of each turn within the episode's group, before GRPO divides it by a deviation.
 
     None outside of a GRPO training, and for an unscored episode.
     """
@@ -329,5 +329,5 @@ def _compute_advantages(
     if line not in lines or returns[lines.index(line)] is None:
         return None
     at = lines.index(line)
-    advantages = turn_advantages(returns, len(group))[at]
+    advantages = turn_advantages(returns, len(group), "none")[at]
     return list(advantages if by_turn else advantages * max(1, group[at].turns))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from trl.trainer.utils import nanstd
 
 from ludus import Episode, grpo
 from ludus.data.episode import StopReason
@@ -16,6 +18,7 @@ from ludus.train.grpo.advantages import (
     turn_advantages,
 )
 from ludus.train.grpo.step_batch import StepBatch
+from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
 from train.grpo.toy_environments import (
     FIRST_PICK,
     MEASURED_PICKS,
@@ -80,23 +83,39 @@ def test_turns_are_compared_with_the_same_turn_of_the_group() -> None:
     returns = [(1.0, 0.0), (0.0, 0.0), None]
     # The variance is 0.5 at the first turn and 0 at the second; the root of its mean is 0.5.
     first = 0.5 / 0.5001
-    assert turn_advantages(returns, 3) == [(first, 0.0), (-first, 0.0), ()]
+    assert turn_advantages(returns, 3, "group") == [(first, 0.0), (-first, 0.0), ()]
     assert turn_advantages(returns, 3, "none") == [(0.5, 0.0), (-0.5, 0.0), ()]
 
 
 def test_a_reward_at_the_end_gives_all_turns_the_advantage_of_the_episode() -> None:
     """As TRL computes it, also if the episodes differ in length."""
     own = 0.5 / (0.5**0.5 + 1e-4)
-    assert turn_advantages([(1.0,) * 3, (0.0,) * 2], 2) == [
+    assert turn_advantages([(1.0,) * 3, (0.0,) * 2], 2, "group") == [
         pytest.approx((own,) * 3),
         pytest.approx((-own,) * 2),
     ]
 
 
-def test_the_deviation_of_the_batch_is_over_all_groups() -> None:
-    advantages = turn_advantages([(1.0,), (0.0,), (3.0,), (1.0,)], 2, "batch")
-    deviation = (4.75 / 3) ** 0.5
-    assert advantages == [pytest.approx((x / deviation,), rel=1e-3) for x in (0.5, -0.5, 1, -1)]
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_advantages_of_episodes_are_trls(scale: str) -> None:
+    """The formula of `GRPOTrainer._generate_and_score_completions`, for each `scale_rewards`."""
+    rewards = torch.tensor([0.28, 0.28, 0.28, 0.30, 0.0, 0.0, 0.0, 1.0])
+    divisors = {
+        "group": nanstd(rewards.view(-1, 4), dim=1).repeat_interleave(4),
+        "batch": nanstd(rewards).expand(8),
+        "none": torch.ones(8) - 1e-4,
+    }
+    means = rewards.view(-1, 4).mean(dim=1).repeat_interleave(4)
+    expected = (rewards - means) / (divisors[scale] + 1e-4)
+    advantages = turn_advantages([(value,) for value in rewards.tolist()], 4, scale)
+    assert [value for (value,) in advantages] == pytest.approx(expected.tolist(), rel=1e-4)
+
+
+def test_by_default_a_small_difference_counts_less_than_a_solved_task(tmp_path: Path) -> None:
+    scale = build_trl_grpo_config(small_config(), tmp_path).scale_rewards
+    returns = [(value,) for value in (0.28, 0.28, 0.28, 0.30, 0.0, 0.0, 0.0, 1.0)]
+    best = [values[0] for values in turn_advantages(returns, 4, scale)[3::4]]
+    assert best[1] == pytest.approx(50 * best[0])
 
 
 def test_a_group_has_a_signal_where_the_returns_from_any_turn_on_differ() -> None:

@@ -82,7 +82,7 @@ def has_equal_returns(group: Sequence[TurnValues | None]) -> bool:
 
 
 def turn_advantages(
-    returns: Sequence[TurnValues | None], group_size: int, scale: str = "group"
+    returns: Sequence[TurnValues | None], group_size: int, scale: str = "batch"
 ) -> list[TurnValues]:
     """The advantages of the turns of each episode; empty for an unscored one.
 

@@ -2,7 +2,9 @@
 
 All episodes of a step are played at its start, so training is on-policy. Defaults that differ from
 TRL's: the learning rate warms up for a few steps and decays linearly, because most of a step's
-gradient is noise, which averages out at a low rate; gradients are clipped at 1.
+gradient is noise, which averages out at a low rate; gradients are clipped at 1; advantages are
+divided by the deviation of the batch, because within a group tiny differences of partial credit
+would count as much as the difference between failure and success.
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ def _grpo_fields(config: GRPOConfig, out: Path) -> dict[str, Any]:
         "top_p": config.top_p,
         "top_k": config.top_k or 0,
         "beta": config.beta or 0.0,
+        "scale_rewards": "batch",
         "use_vllm": config.vllm_mode is not None,
         "vllm_mode": config.vllm_mode or "colocate",
         # Episodes are in `episodes.jsonl`.
