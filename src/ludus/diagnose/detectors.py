@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from math import log, sqrt
+from math import sqrt
 from statistics import fmean, median
 
+from ludus.data.paired_rewards import find_fall
 from ludus.data.training_log import (
     LogEntry,
     metric,
@@ -118,13 +119,6 @@ COLLAPSE_STEPS = 3
 MIN_FORMAT_FALL = 0.25
 VANISHED_REWARD = 0.2
 """Fraction of the best window's reward."""
-MIN_HELD_OUT_FALL = 0.1
-"""Fraction of the reward scale by which the held-out reward must have fallen,"""
-HELD_OUT_STANDARD_ERRORS = 3.0
-"""and the fall in standard errors,"""
-HELD_OUT_LUCK = 0.5
-"""which becomes larger by this times the logarithm of the number of earlier evaluations: the best
-of many is partly luck."""
 MIN_MISMATCH = 0.5
 """Mean difference of a token's log-probability between decoder and trainer: if it is large, they
 compute different models, and training is off-policy."""
@@ -244,24 +238,20 @@ class DegradationDetector:
         return reason
 
     def _held_out_fall(self) -> str | None:
-        rewards = metric_values(self._held_out, "eval_reward")
-        now, best = rewards[-1], max(rewards)
-        scale = RewardScale.from_rewards([*rewards, *metric_values(self._entries, "reward")])
-        fall = best - now
-        if scale.normalize_delta(fall) < MIN_HELD_OUT_FALL:
+        evaluations = [entry.get("eval_rewards") or () for entry in self._held_out]
+        found = find_fall(evaluations, self._evaluations)
+        if found is None:
             return None
-        best_entry = self._held_out[rewards.index(best)]
-        variances = []
-        for entry in (best_entry, self._held_out[-1]):
-            deviation = metric(entry, "eval_reward_std")
-            if deviation is None:
-                return None
-            variances.append(deviation**2 / (metric(entry, "eval_episodes") or 1.0))
-        min_errors = HELD_OUT_STANDARD_ERRORS + HELD_OUT_LUCK * log(max(1, self._evaluations - 1))
-        if fall < min_errors * sqrt(sum(variances)):
+        window, best, now = found
+        rewards = [*self._held_out, *self._entries]
+        means = [
+            value for name in ("eval_reward", "reward") for value in metric_values(rewards, name)
+        ]
+        if RewardScale.from_rewards(means).normalize_delta(best - now) < MIN_FALL:
             return None
-        step = step_number(best_entry)
-        return f"the held-out reward fell from {best:.3g} after step {step:,} to {now:.3g}"
+        first, last = (step_number(self._held_out[at]) for at in (window[0], window[-1]))
+        steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        return f"the held-out reward fell from {best:.3g} after {steps} to {now:.3g}"
 
     def _mismatch(self) -> str | None:
         recent = metric_values(self._entries[-COLLAPSE_STEPS:], "mismatch")

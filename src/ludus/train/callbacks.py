@@ -12,7 +12,7 @@ from ludus.data import training_log
 from ludus.data.tool_schema import JsonObject
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record import BucketRecord
+from ludus.train.output.record import BucketRecord, Comparison
 from ludus.train.result import TrainProgress
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class RunCallback:
         """Why the run stops before its last step."""
         self.kept_step: int | None = None
         """The step of the saved model, if not the last one."""
+        self.comparison: Comparison | None = None
+        """The saved model against the start, of GRPO."""
         self._write_record, self._clock = write_record, clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False

@@ -93,8 +93,31 @@ def test_held_out_tasks_are_evaluated_before_during_and_after_training(
     # Before training, every two steps, and at the end.
     assert [line["step"] for line in held] == [0, 2, 4, 5]
     assert all(line["eval_episodes"] == 6 and 0 <= line["eval_reward"] <= 1 for line in held)
-    record = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert record["metrics"]["eval_reward"] == held[-1]["eval_reward"]
+    assert all(len(line["eval_rewards"]) == 6 for line in held)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["all weights", "adapter"])
+def test_the_saved_model_is_compared_with_the_start_on_fresh_tasks(
+    model: Path, tmp_path: Path, lora: Lora | None
+) -> None:
+    """Also if the run was resumed: the start's rewards are in the log."""
+    out, seen = tmp_path / "out", RecordingProgress()
+    changes = {"steps": 12, "groups": 4, "group_size": 8, "eval_every": 6, "eval_episodes": 24}
+    config = small_config(**changes, learning_rate=1e-2 if lora else 2e-3, seed=1, lora=lora)
+    grpo(PICK, str(model), out, config, progress=RecordingProgress(stop_after=3))
+    grpo(PICK, str(model), out, config, progress=seen)
+    log = read_curve(out)
+    start, saved = (line["fresh_rewards"] for line in log if "fresh_rewards" in line)
+    record = json.loads((out / "training.json").read_text())
+    comparison = record["comparison"]
+    assert (comparison["start"], comparison["saved"]) == (fmean(start), fmean(saved))
+    assert comparison["low"] > 0, "it has learned"
+    assert record["metrics"]["eval_reward"] == comparison["saved"]
+    assert record["metrics"]["kept_step"] == 12
+    (said,) = (text for text in seen.messages if "fresh" in text)
+    assert "better than the start" in said and said in (out / "README.md").read_text()
+    # They are other tasks than those that select the model, and than those that are trained on.
+    assert start != next(line["eval_rewards"] for line in log if "eval_rewards" in line)
 
 
 def launch_two_processes(

@@ -46,6 +46,8 @@ def training_summary_fields(result: TrainResult) -> JsonObject:
     metrics = record.metrics if record is not None else None
     fields: JsonObject = {"folder": str(result.folder)}
     fields |= metrics.model_dump() if metrics is not None else {}
+    if record is not None and record.comparison is not None:
+        fields["comparison"] = record.comparison.model_dump()
     fields |= {"steps": result.steps, "stopped": result.stopped}
     if isinstance(result, TutorResult):
         fields["rounds"] = [each.as_json() for each in result.rounds]
@@ -73,7 +75,7 @@ def print_training_summary(
 
 def result_lines(result: TrainResult) -> list[tuple[str, str]]:
     """For the summary: steps, loss or reward, and time of SFT, DPO and GRPO."""
-    from ludus.diagnose.reward_change import format_change_with_interval, format_reward
+    from ludus.diagnose.reward_change import format_change_with_interval
     from ludus.train.output.record import read_record
 
     record = read_record(result.folder)
@@ -95,16 +97,13 @@ def result_lines(result: TrainResult) -> list[tuple[str, str]]:
     elif diagnosis is not None and diagnosis.reward is not None:
         lines.append(("reward change", format_change_with_interval(diagnosis.reward)))
         lines += [(part.name, format_change_with_interval(part)) for part in diagnosis.parts]
-        if diagnosis.held_out:
-            scale = diagnosis.reward.scale
-            ends = diagnosis.held_out[:1] + diagnosis.held_out[1:][-1:]
-            texts = (f"{format_reward(value, scale)} (step {step:,})" for step, value in ends)
-            lines.append(("held out", " -> ".join(texts)))
     else:
         if (loss := format_change(metrics.first_loss, metrics.last_loss)) is not None:
             lines.append(("loss", loss))
         if metrics.eval_loss is not None:
             lines.append(("test loss", f"{metrics.eval_loss:.4g}"))
+    if record.comparison is not None:
+        lines.append(("held out", str(record.comparison)))
     if metrics.seconds is not None:
         rate = metrics.tokens_per_second
         speed = f", {format_count(rate)} tokens/s" if rate else ""

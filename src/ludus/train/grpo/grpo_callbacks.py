@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
+from ludus.data.paired_rewards import Rewards
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_log
 from ludus.diagnose.detectors import SaturationDetector
@@ -13,11 +14,11 @@ from ludus.train.context import GRPOContext
 from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.group_rollouts import RolloutLog
 from ludus.train.grpo.health import Action, HealthMonitor
-from ludus.train.grpo.held_out import HeldOutEvaluator
+from ludus.train.grpo.held_out import HeldOutEvaluator, evaluation_metrics, rewards_of
 from ludus.train.grpo.learning_rate import TrustRegion
 from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.output.checkpoints import CheckpointState
-from ludus.train.output.record import BucketRecord
+from ludus.train.output.record import BucketRecord, Comparison
 from ludus.train.resume import start_or_resume
 
 EVENTS = ("on_step_begin", "on_optimizer_step", "on_step_end", "on_epoch_end", "on_log")
@@ -29,7 +30,7 @@ class GRPOCallback(RunCallback):
     Args:
         episodes: Opened when training starts.
         environment_names: The environments' names in episodes, for the record.
-        evaluate_held_out: Plays held-out tasks; None: no evaluation.
+        held_out: Plays the tasks that are not trained on.
         curriculum: Checkpoints hold its state.
     """
 
@@ -38,7 +39,7 @@ class GRPOCallback(RunCallback):
         context: GRPOContext,
         episodes: RolloutLog,
         environment_names: tuple[str, ...],
-        evaluate_held_out: HeldOutEvaluator | None = None,
+        held_out: HeldOutEvaluator,
         *,
         curriculum: Curriculum | None = None,
         resume_state: CheckpointState | None = None,
@@ -51,7 +52,7 @@ class GRPOCallback(RunCallback):
         )  # fmt: skip
         self._context, self._episodes, self._overwrite = context, episodes, overwrite
         self._environment_names = environment_names
-        self._evaluate_held_out, self._eval_every = evaluate_held_out, config.held_out_interval
+        self._held_out, self._eval_every = held_out, config.held_out_interval
         resumed_from = resume_state.step if resume_state else -1
         past = [line for line in read_log(self.out) if is_before_checkpoint(line, resumed_from)]
         self._saturation = SaturationDetector() if config.early_stop else None
@@ -59,8 +60,12 @@ class GRPOCallback(RunCallback):
             for line in past:
                 self._saturation.update(line)
         self.health = HealthMonitor(
-            context, rollbacks=resume_state.rollbacks if resume_state else 0, past_entries=past
-        )
+            context, rollbacks=resume_state.rollbacks if resume_state else 0,
+            past_entries=past if resume_state else None,
+        )  # fmt: skip
+        starts = (line["fresh_rewards"] for line in past if "fresh_rewards" in line)
+        self._start_rewards: Rewards | None = next(starts, None)
+        """Of the model before training, on fresh tasks."""
         self.trust_region: TrustRegion | None = None
         if config.target_kl:
             factor = resume_state.trust_factor if resume_state else 1.0
@@ -94,9 +99,8 @@ class GRPOCallback(RunCallback):
         self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any
     ) -> None:
         super().on_train_begin(args, state, control, trainer=trainer)
-        if self.resume_state is not None:
-            self.health.resume()
         if self._eval_every and self.resume_state is None:
+            self._start_rewards = self._play_fresh(trainer, 0, "before training")
             self._log_held_out(trainer, 0)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, *, trainer: Any, **_: Any) -> None:
@@ -153,10 +157,31 @@ class GRPOCallback(RunCallback):
                 self.progress.say(f"Nothing is left to learn: {self._saturation_reason}")
 
     def _log_held_out(self, trainer: Any, step: int) -> None:
-        assert self._evaluate_held_out is not None
-        metrics = self._evaluate_held_out(trainer, step)
+        when = f"after step {step:,}" if step else "before training"
+        episodes = self._held_out.play(trainer, "held-out", when)
         if self.distributed.is_main:
-            line = {"step": step, **metrics}
+            line = {"step": step, **evaluation_metrics(episodes)}
             self.write_log(line)
             self.health.observe(line)
-        self.health.record_held_out(trainer, step, metrics.get("eval_reward"))
+        self.health.record_held_out(trainer, step, rewards_of(episodes))
+
+    def _play_fresh(self, trainer: Any, step: int, when: str) -> Rewards:
+        rewards = rewards_of(self._held_out.play(trainer, "fresh", when))
+        if self.distributed.is_main:
+            self.write_log({"step": step, "fresh_rewards": rewards})
+        return rewards
+
+    def conclude(self, trainer: Any) -> None:
+        """Choose the model that is saved, and compare it with the start on fresh tasks.
+
+        These tasks have not selected it: the best of many noisy evaluations is mostly luck.
+        """
+        self.kept_step = self.health.restore_best(trainer)
+        if self._start_rewards is None:
+            return
+        saved = self._start_rewards
+        if self.kept_step != 0:
+            saved = self._play_fresh(trainer, trainer.state.global_step, "at the end")
+        self.comparison = Comparison.of(self._start_rewards, saved)
+        if self.comparison is not None:
+            self.progress.say(str(self.comparison))

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from enum import IntEnum
+from statistics import fmean
 from typing import Any
 
-from ludus.data.training_log import LogEntry
+from ludus.data.paired_rewards import Rewards, is_better
+from ludus.data.training_log import LogEntry, step_number
 from ludus.diagnose.detectors import DegradationDetector, SignalDetector
 from ludus.train.context import GRPOContext
 from ludus.train.distributed import Distributed
@@ -33,27 +35,28 @@ class HealthMonitor:
 
     Args:
         rollbacks: How often the run was rolled back before it was resumed.
-        past_entries: The log entries before it was resumed.
+        past_entries: The log entries before it was resumed; None for a new run.
     """
 
     def __init__(
-        self, context: GRPOContext, *, rollbacks: int = 0, past_entries: Iterable[LogEntry] = ()
+        self, context: GRPOContext, *, rollbacks: int = 0, past_entries: Sequence[LogEntry] | None
     ) -> None:
         self.out, self.rollbacks = context.out, rollbacks
-        self.best: BestModel | None = None
         self._config, self._say = context.config, context.progress.say
+        resumed_best = None if past_entries is None else read_best(self.out)
+        self.best: BestModel | None = resumed_best if self._config.keep == "best" else None
+        self._evaluations: dict[int, Rewards] = {}
+        """The rewards of held-out tasks by step."""
         self._distributed: Distributed = context.distributed
         self._detector, self._signal = DegradationDetector(), SignalDetector()
-        for entry in past_entries:
+        for entry in past_entries or ():
             self._detector.update(entry)
             self._signal.update(entry)
+            if "eval_rewards" in entry:
+                self._evaluations[step_number(entry)] = entry["eval_rewards"]
         self._reason: str | None = None
         self._can_recover = True
         """Whether a rollback may help."""
-
-    def resume(self) -> None:
-        """Take over the best model of the run that is resumed."""
-        self.best = read_best(self.out) if self._config.keep == "best" else None
 
     def observe(self, entry: LogEntry) -> None:
         """Judge the run by a new entry of the log. Called in the main process."""
@@ -61,14 +64,21 @@ class HealthMonitor:
         self._reason = self._reason or reason or no_signal
         self._can_recover = self._can_recover and no_signal is None
 
-    def record_held_out(self, trainer: Any, step: int, reward: float | None) -> None:
-        """Keep the current model, if none has played held-out tasks better. All ranks call it."""
-        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-        if self._config.keep != "best" or sharded or reward is None:
+    def record_held_out(self, trainer: Any, step: int, rewards: Rewards) -> None:
+        """Keep the current model, if it is better than the kept one. All ranks call it."""
+        self._evaluations[step] = rewards
+        scored = [reward for reward in rewards if reward is not None]
+        if self._config.keep != "best" or not scored:
             return
-        if self.best is not None and reward < self.best.reward:
-            return
-        self.best = BestModel(step, reward)
+        if self.best is not None and step != self.best.step:
+            steps = sorted(self._evaluations)
+            # After a kill, the best model may be of a step that was not made again yet.
+            if self.best.step not in steps or not is_better(
+                [self._evaluations[each] for each in steps],
+                steps.index(step), steps.index(self.best.step),
+            ):  # fmt: skip
+                return
+        self.best = BestModel(step, fmean(scored))
         with self._distributed.raise_on_all_ranks():
             if self._distributed.is_main:
                 save_best(self.out, trainer.accelerator.unwrap_model(trainer.model), self.best)
@@ -98,11 +108,9 @@ class HealthMonitor:
             )
         self._reason = None
         self._detector.restart()
-        load_best(self.out, trainer.accelerator.unwrap_model(trainer.model))
+        self._load_best(trainer)
         # Moments of gradients of the degraded model would lead the way back there.
         trainer.optimizer.state.clear()
-        # vLLM has the weights of this step, and must not take them for the current ones.
-        trainer._last_loaded_step = -1
         trainer.rate_factor, trainer.rolled_back_at = self.rate_factor, trainer.state.global_step
         restore_scheduled_lr(trainer.lr_scheduler)
         return self.best
@@ -117,13 +125,17 @@ class HealthMonitor:
         """What is wrong with the run, if anything."""
         return self._reason
 
+    def restore_best(self, trainer: Any) -> int | None:
+        """Give a run that ends its best model; returns the step of that, if one was kept."""
+        if self.best is not None and self.best.step < trainer.state.global_step:
+            self._load_best(trainer)
+            self._say(
+                f"Keeping the model after step {self.best.step:,}: held-out reward "
+                f"{self.best.reward:.3g}, and no later model was better by more than noise"
+            )
+        return None if self.best is None else self.best.step
 
-def keep_best(health: HealthMonitor, trainer: Any, say: Callable[[str], None]) -> int | None:
-    """Give a finished run the best model of its health monitor; returns the step that is kept."""
-    best, last = health.best, trainer.state.global_step
-    if best is None:
-        return None
-    if best.step < last:
-        load_best(health.out, trainer.accelerator.unwrap_model(trainer.model))
-        say(f"Keeping the model after step {best.step:,}: held-out reward {best.reward:.3g}")
-    return best.step
+    def _load_best(self, trainer: Any) -> None:
+        load_best(self.out, trainer.accelerator.unwrap_model(trainer.model))
+        # vLLM has the weights of this step, and must not take them for the current ones.
+        trainer._last_loaded_step = -1

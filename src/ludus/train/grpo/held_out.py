@@ -1,12 +1,14 @@
-"""Evaluation on held-out tasks during training."""
+"""Tasks that a GRPO run does not train on: some select its best model, fresh ones judge it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
-from typing import Any
+from statistics import fmean
+from typing import Any, Literal
 
+from ludus.data.episode import Episode
+from ludus.data.paired_rewards import Rewards
 from ludus.environment.task_buckets import Bucket, evenly
 from ludus.rollout.plan import purpose_seed
 from ludus.rollout.progress import PhaseProgress
@@ -15,10 +17,13 @@ from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.grpo.step_metrics import format_metrics
 
+Purpose = Literal["held-out", "fresh"]
+"""Tasks that are played again and again and select a model, or only at the start and at the end."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeldOutEvaluator:
-    """Plays the same tasks every time, none of which is trained on, sampled as in training."""
+    """Plays the same tasks every time, sampled as in training."""
 
     worker: RolloutWorker
     run_id: str
@@ -28,8 +33,8 @@ class HeldOutEvaluator:
     buckets: Sequence[Bucket] = ()
     """Of a curriculum: the tasks are from all of them evenly, so that rewards can be compared."""
 
-    def __call__(self, trainer: Any, step: int) -> Mapping[str, float]:
-        """Metrics of the model after `step` training steps."""
+    def play(self, trainer: Any, purpose: Purpose, when: str) -> Sequence[Episode]:
+        """The episodes of all ranks, in the order of tasks."""
         model = trainer.model
         training = model.training
         model.eval()
@@ -39,26 +44,32 @@ class HeldOutEvaluator:
                 assert isinstance(agent, TrainingPolicyAgent)
                 self.worker.run(agent.refresh_weights())
                 plan = self.worker.plan(
-                    f"{self.run_id}-held-out", seed=purpose_seed("held-out", self.seed),
-                    group_size=1,
+                    f"{self.run_id}-{purpose}", seed=purpose_seed(purpose, self.seed), group_size=1,
                     choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
                 )  # fmt: skip
-                indices = range(
-                    self.distributed.rank, self.num_episodes, self.distributed.world_size
-                )
-                when = f"after step {step:,}" if step else "before training"
-                phase = f"Playing held-out tasks {when}"
-                episodes = self.worker.play(plan, indices, phase, in_log=step == 0)
+                rank, world_size = self.distributed.rank, self.distributed.world_size
+                bounds = [self.num_episodes * at // world_size for at in (rank, rank + 1)]
+                phase = f"Playing {purpose} tasks {when}"
+                episodes = self.worker.play(plan, range(*bounds), phase, in_log=purpose == "fresh")
             episodes = self.distributed.all_gather(episodes)
         finally:
             model.train(training)
         self.worker.on_phase(PhaseProgress("Training"))
-        scored = [episode for episode in episodes if episode.reward is not None]
-        metrics: dict[str, float] = {"eval_episodes": len(scored)}
-        if scored:
-            rewards = [each.reward for each in scored if each.reward is not None]
-            metrics["eval_reward"] = fmean(rewards)
-            metrics["eval_reward_std"] = pstdev(rewards)
-            metrics["eval_cut_off"] = fmean(episode.cut_off for episode in scored)
-            metrics |= {f"eval_{name}": value for name, value in format_metrics(scored).items()}
-        return metrics
+        return episodes
+
+
+def rewards_of(episodes: Sequence[Episode]) -> Rewards:
+    """The reward of each task, as the log has it."""
+    return [None if each.reward is None else round(each.reward, 6) for each in episodes]
+
+
+def evaluation_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """The entry of the log for an evaluation."""
+    rewards = rewards_of(episodes)
+    scored = [episode for episode in episodes if episode.reward is not None]
+    metrics: dict[str, Any] = {"eval_episodes": len(scored), "eval_rewards": rewards}
+    if scored:
+        metrics["eval_reward"] = fmean(each for each in rewards if each is not None)
+        metrics["eval_cut_off"] = fmean(episode.cut_off for episode in scored)
+        metrics |= {f"eval_{name}": value for name, value in format_metrics(scored).items()}
+    return metrics

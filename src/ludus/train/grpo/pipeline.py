@@ -21,7 +21,6 @@ from ludus.train.grpo.curriculum import build_curriculum
 from ludus.train.grpo.group_rollouts import GroupRollouts, RolloutLog
 from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.health import keep_best
 from ludus.train.grpo.held_out import HeldOutEvaluator
 from ludus.train.grpo.policy_agent import build_policy_agent, check_vllm_installed
 from ludus.train.grpo.rollout_worker import RolloutWorker
@@ -153,7 +152,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         if is_finished(trainer, callback):
             # The checkpoint from which a finished run can be extended.
             _save_checkpoint(context, trainer)
-            callback.kept_step = keep_best(callback.health, trainer, progress.say)
+            callback.conclude(trainer)
         return finalize(context, trainer, callback)
 
 

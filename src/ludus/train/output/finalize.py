@@ -62,10 +62,11 @@ def finalize(context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallb
         started = record.read_record(out)
         if started is None:
             raise RunError(f"{out / RECORD_FILE} was removed during the run.")
-        card = build_model_card(started.model_copy(update={"metrics": metrics}), name=str(out))
+        results = {"metrics": metrics, "comparison": callback.comparison}
+        card = build_model_card(started.model_copy(update=results), name=str(out))
         (out / CARD_FILE).write_text(card, encoding="utf-8")
         # The metrics mark the run as finished, so the files that resuming needs go only after that.
-        record.finish_record(out, metrics)
+        record.finish_record(out, metrics, callback.comparison)
         training_folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
     context.distributed.barrier()
     return _build_result(out, metrics, resumed_from)
@@ -92,11 +93,6 @@ def _collect_metrics(
     device, log = context.trl_config.device, list(read_log(context.out))
     losses, eval_losses = log_points(log), log_points(log, "eval_loss")
     first_reward, last_reward = first_and_last_means(metric_values(log, "reward")) or (None, None)
-    # Of the saved model: by default the last one.
-    eval_rewards = dict(log_points(log, "eval_reward"))
-    eval_reward = next(reversed(eval_rewards.values()), None)
-    if callback.kept_step in eval_rewards:
-        eval_reward = eval_rewards[callback.kept_step]
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,
@@ -110,7 +106,7 @@ def _collect_metrics(
         peak_memory=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         first_reward=first_reward,
         last_reward=last_reward,
-        eval_reward=eval_reward,
+        eval_reward=callback.comparison.saved if callback.comparison else None,
         kept_step=callback.kept_step,
         buckets=callback.buckets,
     )

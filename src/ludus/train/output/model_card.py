@@ -55,6 +55,7 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
         f"# {to_single_line(name.rstrip('/').rpartition('/')[2] or name)}",
         _introduction(record),
         f"## Metrics\n\n{_table(metrics)}" if metrics else "",
+        f"{record.comparison}." if record.comparison else "",
         f"![Training curve]({PLOT_FILES[record.kind]})" if plot else "",
         _usage_section(record, name),
         _provenance_table(record),

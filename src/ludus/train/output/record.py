@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from ludus.data.files import write_atomically
+from ludus.data.interval_estimates import mean_interval
 from ludus.data.json_files import dump_json, to_jsonable
+from ludus.data.paired_rewards import Rewards, differences
 from ludus.data.run_folder import versions
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import RECORD_FILE
@@ -79,6 +82,46 @@ class BucketRecord(_RecordModel):
     """Success rate at the end; None: never attempted."""
 
 
+class Comparison(_RecordModel):
+    """The saved model against the start, on the same tasks.
+
+    The tasks are fresh: they were neither trained on nor used to select the model.
+    """
+
+    tasks: int
+    start: float
+    """Mean reward of the model that training started with."""
+    saved: float
+    """Mean reward of the saved model."""
+    low: float | None = None
+    high: float | None = None
+    """The 95 % interval of the difference; None if all differences are equal, or for few tasks."""
+
+    @classmethod
+    def of(cls, start: Rewards, saved: Rewards) -> Self | None:
+        """None if no task has a reward of both."""
+        pairs = zip(start, saved, strict=False)
+        scored = [(old, new) for old, new in pairs if old is not None and new is not None]
+        if not scored:
+            return None
+        low, high = mean_interval(differences(start, saved)) or (None, None)
+        before, after = (fmean(column) for column in zip(*scored, strict=True))
+        return cls(tasks=len(scored), start=before, saved=after, low=low, high=high)
+
+    def __str__(self) -> str:
+        figures = (
+            f"Reward on {self.tasks:,} fresh held-out tasks: {self.start:.3f} -> {self.saved:.3f}"
+        )
+        if self.low is None or self.high is None:
+            equal = self.start == self.saved
+            return f"{figures}; " + ("the same as the start" if equal else "no interval")
+        gain, interval = self.saved - self.start, f"{self.low:+.3f} to {self.high:+.3f}"
+        verdict = "no measurable difference from the start"
+        if self.low > 0 or self.high < 0:
+            verdict = "better than the start" if gain > 0 else "WORSE than the start"
+        return f"{figures} ({gain:+.3f}; 95 % interval {interval}): {verdict}"
+
+
 class FinalMetrics(_RecordModel):
     """The metrics of a finished run; None if unknown."""
 
@@ -96,7 +139,7 @@ class FinalMetrics(_RecordModel):
     first_reward: float | None = None
     last_reward: float | None = None
     eval_reward: float | None = None
-    """On held-out tasks, of the model that was saved."""
+    """Of the model that was saved, on fresh held-out tasks."""
     kept_step: int | None = None
     """The step of the model that was saved, of a run that keeps its best one."""
     buckets: tuple[BucketRecord, ...] = ()
@@ -138,6 +181,8 @@ class TrainingRecord(_RecordModel):
     rate followed the shorter schedule."""
     metrics: FinalMetrics | None = None
     """Set when the run is finished."""
+    comparison: Comparison | None = None
+    """Of GRPO."""
 
     @property
     def is_adapter_only(self) -> bool:
@@ -185,13 +230,15 @@ def create_record(
     return record
 
 
-def finish_record(out: Path, metrics: FinalMetrics) -> TrainingRecord:
+def finish_record(
+    out: Path, metrics: FinalMetrics, comparison: Comparison | None = None
+) -> TrainingRecord:
     """Add the final metrics, which mark the run as finished."""
     started = read_record(out)
     if started is None:
         raise RunError(f"{out} holds no training run: there is no {RECORD_FILE} in it.")
     finite = FinalMetrics.model_validate(to_jsonable(metrics.model_dump()))
-    finished = started.model_copy(update={"metrics": finite})
+    finished = started.model_copy(update={"metrics": finite, "comparison": comparison})
     _write_record(out, finished)
     return finished
 
