@@ -70,6 +70,11 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_minutes(text: str) -> float:
+    """The minutes of `10`, or of a duration with a unit: `90s`, `2h`."""
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else parse_duration(text) / 60
+
+
 def parse_timeout(text: str) -> float | None:
     """A duration; 0 is none."""
     return None if text.strip() == "0" else parse_duration(text)

@@ -24,7 +24,7 @@ from ludus.train.output.checkpoints import (
     read_state,
     remove_unusable,
 )
-from ludus.train.output.record import create_record
+from ludus.train.output.record import create_record, read_record
 from ludus.train.resume import check_same_run
 from train import killed_run
 from train.sample_records import record_fields
@@ -97,7 +97,8 @@ def test_a_stopped_run_leaves_a_checkpoint_and_resumes(
     out, progress = tmp_path / "out", RecordingProgress(stop_after=after)
     stopped = sft(data, base, out, config, progress=progress)
     assert (stopped.stopped, stopped.steps) == ("interrupted", after)
-    assert not (out / "model.safetensors").exists()
+    record = read_record(out)
+    assert (out / "model.safetensors").exists() and record is not None and not record.is_finished
     assert read_curve(out)[-1]["step"] == after
     kept = {path.name for path in (out / "checkpoints").iterdir()}
     assert kept == {f"checkpoint-{step}" for step in (after - 1, after)}
@@ -108,6 +109,22 @@ def test_a_stopped_run_leaves_a_checkpoint_and_resumes(
     assert same_curve(
         read_curve(out), read_curve(tmp_path / "one"), lambda x: pytest.approx(x, abs=1e-6)
     )
+    assert weights(out) == weights(tmp_path / "one")
+
+
+def test_a_run_that_is_out_of_time_ends_with_a_model_and_goes_on(tmp_path: Path, base: str) -> None:
+    data, out = sft_data(tmp_path / "d", rows=8, test=2), tmp_path / "out"
+    limited = sft(data, base, out, train_config(epochs=2, minutes=0.001))
+    assert (limited.stopped, limited.steps) == (None, 1)
+    record = read_record(out)
+    assert record is not None and record.metrics is not None
+    assert record.metrics.stopped == "out of time" and (out / "README.md").exists()
+
+    done = sft(data, base, out, train_config(epochs=2))
+    assert (done.steps, done.resumed_from) == (8, 1)
+    record = read_record(out)
+    assert record is not None and record.is_finished
+    sft(data, base, tmp_path / "one", train_config(epochs=2))
     assert weights(out) == weights(tmp_path / "one")
 
 

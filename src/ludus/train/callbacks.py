@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,10 @@ from ludus.train.result import TrainProgress
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState
 
-STOP_REASONS = ("interrupted", "terminated", "stopped")
+TERMINATED, OUT_OF_TIME = "terminated", "out of time"
+STOP_REASONS = (OUT_OF_TIME, "interrupted", TERMINATED, "stopped")
+EXPORT_S, EXPORT_S_PER_PARAMETER = 5.0, 4e-8
+"""An upper bound of the time to write the last checkpoint and the model: 10 s for 135 M."""
 _UNLOGGED_KEYS = frozenset({"total_flos", "eval_runtime", "eval_num_tokens"})
 _RATE_SUFFIX = "_per_second"
 
@@ -28,6 +32,7 @@ class RunCallback:
 
     Args:
         checkpoint_every: Seconds between two checkpoints.
+        deadline: When the run must have ended, with its model written.
         resume_state: The counters of the checkpoint that the run resumes from.
         write_record: Called by the main process when the trainer has accepted its config.
         clock: Seconds since any fixed moment.
@@ -40,6 +45,7 @@ class RunCallback:
         distributed: Distributed,
         *,
         checkpoint_every: float,
+        deadline: float = inf,
         resume_state: CheckpointState | None = None,
         write_record: Callable[[], None] | None = None,
         clock: Callable[[], float] = monotonic,
@@ -55,6 +61,7 @@ class RunCallback:
         self._write_record, self._clock = write_record, clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
+        self._deadline, self._parameters = deadline, 0
 
     def checkpoint_fields(self) -> JsonObject:
         """Fields of `CheckpointState` that only GRPO has."""
@@ -71,6 +78,11 @@ class RunCallback:
         before = self.resume_state.seconds if self.resume_state else 0.0
         return before + self._clock() - self._started_at
 
+    @property
+    def seconds_to_end(self) -> float:
+        """What is left to do after the last step, in seconds."""
+        return EXPORT_S + EXPORT_S_PER_PARAMETER * self._parameters
+
     def start_run(self) -> None:
         """Write the record. The main process calls it when the trainer has accepted its config."""
         if self._write_record is not None:
@@ -82,6 +94,8 @@ class RunCallback:
         if self.resume_state is not None:
             trainer.restore_state(self.resume_state)
         self._started_at = self._saved_at = self._stepped_at = self._clock()
+        if self._deadline < inf:
+            self._parameters = sum(each.numel() for each in trainer.model.parameters())
         with self.distributed.raise_on_all_ranks():
             resumed_from = self.resume_state.step if self.resume_state else None
             self.progress.begin(state.max_steps, resumed_from)
@@ -130,12 +144,13 @@ class RunCallback:
 
     def _poll(self) -> None:
         """Decide on all ranks together whether to stop, and whether a checkpoint is due."""
-        requested, code = self.progress.stopping, 0
+        requested, code, now = self.progress.stopping, 0, self._clock()
+        step_time, self._stepped_at = now - self._stepped_at, now
+        if requested is None and now + step_time + self.seconds_to_end > self._deadline:
+            requested = OUT_OF_TIME
         if requested is not None:
             known = requested if requested in STOP_REASONS else "stopped"
             code = 1 + STOP_REASONS.index(known)
-        now = self._clock()
-        step_time, self._stepped_at = now - self._stepped_at, now
         # Due also when another step as long as this one would end too late.
         late = now + step_time - self._saved_at >= self.checkpoint_every
         due, code = self.distributed.all_reduce_max([int(self.distributed.is_main and late), code])

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from ludus.data.config import check_at_least, check_field_types, check_positive
 from ludus.errors import ConfigError, did_you_mean
-from ludus.options import Option, parse_assignments, parse_duration, parse_settings
+from ludus.options import Option, parse_assignments, parse_duration, parse_minutes, parse_settings
 
 Method = Literal["sft", "dpo", "grpo"]
 Tracker = Literal["trackio", "tensorboard", "wandb", "none"]
@@ -105,6 +105,10 @@ class BaseTrainConfig:
         str | None, Option("Optimization", hidden=True, default="the fastest available")
     ] = None
     """cuda, mps or cpu."""
+    minutes: Annotated[
+        float | None, Option("Optimization", metavar="M", default="no limit", parse=parse_minutes)
+    ] = None
+    """Minutes after which training ends, with the model so far; the same command goes on."""
     checkpoint_every: Annotated[
         float, Option("Output", hidden=True, metavar="TIME", default="10m", parse=parse_duration)
     ] = 600.0
@@ -131,6 +135,7 @@ class BaseTrainConfig:
         check_field_types(self)
         check_at_least("batch_size", self.batch_size, 1)
         check_positive("learning_rate", self.learning_rate)
+        check_positive("minutes", self.minutes)
         check_at_least("checkpoint_every", self.checkpoint_every, 0)
         check_at_least("seed", self.seed, 0)
         if self.precision is not None and self.precision not in PRECISIONS:

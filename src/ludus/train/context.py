@@ -8,8 +8,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ludus.data.config import config_digest
@@ -63,8 +65,15 @@ class TrainContext(ABC):
     command: str | None
     vision: VisionProcessor | None
     """For models that take images."""
+    started_at: float = field(default_factory=monotonic, kw_only=True)
+    """When the call began, for `minutes`."""
     extensible: ClassVar[bool] = False
     """Whether a finished run can be continued with more steps; its last checkpoint is kept then."""
+
+    @property
+    def deadline(self) -> float:
+        """When the run must have ended, on the clock of `started_at`."""
+        return inf if self.config.minutes is None else self.started_at + 60 * self.config.minutes
 
     @property
     @abstractmethod
@@ -160,7 +169,7 @@ class GRPOContext(TrainContext):
 
 def build_offline_context(
     method: Method, data: TrainingData, model: str, out: Path, config: TrainConfig, *,
-    command: str | None, progress: TrainProgress,
+    command: str | None, progress: TrainProgress, started_at: float,
 ) -> OfflineContext:  # fmt: skip
     """Resolve the model and build TRL's config; the first place where both are checked."""
     model_ref, tokenizer = load_training_tokenizer(model, out, progress)
@@ -174,13 +183,14 @@ def build_offline_context(
         method=method, model_ref=model_ref, out=out,
         config=config, trl_config=trl_config, tokenizer=tokenizer, chat_format=chat_format,
         distributed=Distributed.current(), progress=progress, command=command, vision=vision,
-        data=data,
+        data=data, started_at=started_at,
     )  # fmt: skip
 
 
 def build_grpo_context(
     environments: Mixture, model: str, out: Path, config: GRPOConfig, rewards: RewardFunctions, *,
-    command: str | None, progress: TrainProgress, buckets: tuple[Bucket, ...] = (),
+    command: str | None, progress: TrainProgress, started_at: float,
+    buckets: tuple[Bucket, ...] = (),
 ) -> GRPOContext:  # fmt: skip
     """Resolve the model, and build TRL's config; checks both."""
     model_ref, tokenizer = load_training_tokenizer(model, out, progress)
@@ -200,6 +210,7 @@ def build_grpo_context(
         tokenizer=tokenizer, chat_format=chat_format,
         distributed=Distributed.current(), progress=progress, command=command, vision=vision,
         environments=environments, rewards=rewards, buckets=buckets,
+        started_at=started_at,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ludus.errors import OutOfMemory
@@ -89,6 +90,7 @@ def _train(
     command: str | None,
     progress: TrainProgress | None,
 ) -> TrainResult:
+    started_at = monotonic()
     out, progress = Path(out).expanduser(), progress or NoProgress()
     config = with_defaults(config, method)
     check_output_dir(out)
@@ -102,8 +104,9 @@ def _train(
 
     with training_process(out):
         context = build_offline_context(
-            method, training_data, model, out, config, command=command, progress=progress
-        )
+            method, training_data, model, out, config, command=command, progress=progress,
+            started_at=started_at,
+        )  # fmt: skip
         with lock_folder(out, context.distributed):
             while True:
                 previous = find_previous_run(context, overwrite=overwrite)
@@ -143,6 +146,7 @@ def _run(context: OfflineContext, previous: PreviousRun, *, overwrite: bool) -> 
     callback = RunCallback(
         context.out, context.progress, context.distributed, resume_state=previous.state,
         checkpoint_every=context.config.checkpoint_every, write_record=write_record,
+        deadline=context.deadline,
     )  # fmt: skip
     with context.distributed.raise_on_all_ranks():
         trainer = _build_trainer(context, model, callback)

@@ -61,4 +61,9 @@ class TrainResult:
     tokens: int
     resumed_from: int | None = None
     stopped: str | None = None
-    """Why the run ended before its last step; the same call resumes it."""
+    """Why the run was stopped before its last step; the same call resumes it."""
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model was written: also by a run that was stopped after its first step."""
+        return any(self.folder.glob("*.safetensors"))

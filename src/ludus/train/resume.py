@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ludus.train.context import TrainContext
 
 _MAX_DIFFERENCES_SHOWN = 8
-NON_DECISIVE = frozenset({"device", "report_to", "checkpoint_every", "compile", "allow_unseeded"})
+NON_DECISIVE = frozenset({
+    "device", "report_to", "minutes", "checkpoint_every", "compile", "allow_unseeded",
+})  # fmt: skip
 """Settings that may differ when a run is resumed: they do not affect the trained weights."""
 NON_DECISIVE_IN_GRPO = NON_DECISIVE | {"batch_size", "keep", "max_rollbacks"}
 """In GRPO the gradient of a step is over all its episodes, in however many batches."""
@@ -42,7 +44,7 @@ class PreviousRun:
     @property
     def finished(self) -> bool:
         """Whether all its steps are done, and no more are requested."""
-        return self.record is not None and self.record.metrics is not None and not self.extends
+        return self.record is not None and self.record.is_finished and not self.extends
 
 
 def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
@@ -55,7 +57,7 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
     check_same_run(out, context.record_fields(trained_on))
     config = context.config.as_json()
     extends = previous.steps_before_extension(context.method, config) is not None
-    if previous.metrics is not None and not extends:
+    if previous.is_finished and not extends:
         progress.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
         return PreviousRun(previous)
     # The checkpoint to resume from is the same on all ranks.
@@ -73,7 +75,7 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
             f"Extending {out} from step {state.step:,} to {config['steps']:,}; the learning rate "
             f"now follows the schedule of {config['steps']:,} steps"
         )
-    elif extends and previous.metrics is not None:
+    elif extends and previous.metrics is not None and previous.is_finished:
         raise RunError(
             f"{out} has finished its {previous.metrics.steps:,} steps, and its last checkpoint, "
             "which holds the optimizer state, is gone or damaged. To train its model further with "

@@ -13,6 +13,7 @@ import pytest
 
 from ludus import grpo
 from ludus.errors import RunError
+from ludus.train.output.record import read_record
 from train.grpo import killed_run
 from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, flip_a_bit, read_curve
@@ -37,7 +38,7 @@ def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -
         PICK, str(model), tmp_path / "parts", config, progress=RecordingProgress(stop_after=2)
     )
     assert first.stopped == "interrupted" and first.steps == 2
-    assert not (tmp_path / "parts" / "model.safetensors").exists()
+    assert (tmp_path / "parts" / "model.safetensors").exists()
     second = grpo(PICK, str(model), tmp_path / "parts", config)
     assert (second.resumed_from, second.steps) == (2, whole.steps)
     one, other = read_metrics(tmp_path / "whole"), read_metrics(tmp_path / "parts")
@@ -101,6 +102,29 @@ def test_a_killed_run_resumes_to_the_same_result(model: Path, tmp_path: Path) ->
         for run in ("whole", "parts")
     ]
     assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("limit", ["time", "Ctrl-C"])
+def test_a_run_that_is_cut_off_has_a_model_and_a_verdict_and_goes_on(
+    model: Path, tmp_path: Path, limit: str
+) -> None:
+    settings = {"steps": 3, "eval_every": 2, "eval_episodes": 6}
+    minutes = 0.001 if limit == "time" else None
+    first, out = RecordingProgress(None if minutes else 1), tmp_path / "out"
+    result = grpo(PICK, str(model), out, small_config(**settings, minutes=minutes), progress=first)
+    assert (result.stopped, result.steps) == (None if minutes else "interrupted", 1)
+    assert (out / "model.safetensors").is_file() and (out / "README.md").is_file()
+    record = read_record(out)
+    assert record is not None and record.comparison is not None
+    assert not record.is_finished and (record.metrics is not None) == (limit == "time")
+    assert any(str(record.comparison) in text for text in first.messages)
+
+    again = grpo(PICK, str(model), out, small_config(**settings))
+    assert (again.steps, again.resumed_from) == (3, 1)
+    record = read_record(out)
+    assert record is not None and record.is_finished and record.comparison is not None
+    rewards = [line["step"] for line in read_curve(out) if "reward" in line]
+    assert rewards == [1, 2, 3]
 
 
 class InterruptAtFirstStep(RecordingProgress):

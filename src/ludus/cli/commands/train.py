@@ -128,7 +128,7 @@ def grpo_command(
     run_training(partial(pipeline.grpo, env), config, run, environment=environment)
 
 
-@command(without=("beta",))
+@command(without=("beta", "minutes"))
 def tutor_command(
     env: common.Env,
     *,
@@ -220,13 +220,13 @@ def run_training(
     # A signal after the last step: the model is complete, but later stages must not start.
     stopped = result.stopped or display.stopping
     if is_rank_0:
-        if result.stopped is None and not run.as_json:
-            print_training_summary(result, run.model, environment)
-        elif not run.as_json:
+        if result.stopped is not None and not run.as_json:
             where = f"at step {result.steps:,}"
             if isinstance(result, TutorResult):
                 where = f"in round {len(result.rounds) + 1}"
             print(f"Stopped {where}; {again} resumes there.")
+        if not run.as_json and (result.stopped is None or result.has_model):
+            print_training_summary(result, run.model, environment)
         fields = training_summary_fields(result) if run.as_json else {}
         if push is not None and stopped is None:
             url = push_trained_model(

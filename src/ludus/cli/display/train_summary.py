@@ -88,7 +88,11 @@ def result_lines(result: TrainResult) -> list[tuple[str, str]]:
     planned = record.settings.get("steps") if is_grpo and record is not None else None
     if planned is not None and result.steps < planned:
         steps += f" of {planned:,}: stopped early"
+    if record is not None and record.metrics is not None and record.metrics.stopped:
+        steps += f" ({record.metrics.stopped}; the same command goes on)"
     lines = [("steps", steps)]
+    if record is not None and record.comparison is not None:
+        lines.append(("held out", str(record.comparison)))
     if record is None or (metrics := record.metrics) is None:
         return lines
     diagnosis = diagnose_training(result.folder)
@@ -102,8 +106,6 @@ def result_lines(result: TrainResult) -> list[tuple[str, str]]:
             lines.append(("loss", loss))
         if metrics.eval_loss is not None:
             lines.append(("test loss", f"{metrics.eval_loss:.4g}"))
-    if record.comparison is not None:
-        lines.append(("held out", str(record.comparison)))
     if metrics.seconds is not None:
         rate = metrics.tokens_per_second
         speed = f", {format_count(rate)} tokens/s" if rate else ""

@@ -9,7 +9,7 @@ from ludus.data.paired_rewards import Rewards
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_log
 from ludus.diagnose.detectors import SaturationDetector
-from ludus.train.callbacks import RunCallback
+from ludus.train.callbacks import TERMINATED, RunCallback
 from ludus.train.context import GRPOContext
 from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.group_rollouts import RolloutLog
@@ -49,6 +49,7 @@ class GRPOCallback(RunCallback):
         super().__init__(
             context.out, context.progress, context.distributed,
             checkpoint_every=config.checkpoint_every, resume_state=resume_state,
+            deadline=context.deadline,
         )  # fmt: skip
         self._context, self._episodes, self._overwrite = context, episodes, overwrite
         self._environment_names = environment_names
@@ -76,6 +77,8 @@ class GRPOCallback(RunCallback):
         self._episode_bytes = resume_state.episodes if resume_state else 0
         self._curriculum = curriculum
         self._curriculum_state = curriculum.state if curriculum else {}
+        self._evaluation_s = 0.0
+        """Of the longest evaluation on held-out tasks."""
 
     def checkpoint_fields(self) -> JsonObject:
         """As of the last whole step: later episodes are played again, and their tasks drawn."""
@@ -85,6 +88,11 @@ class GRPOCallback(RunCallback):
             "trust_factor": 1.0 if self.trust_region is None else self.trust_region.factor,
             "curriculum": self._curriculum_state,
         }
+
+    @property
+    def seconds_to_end(self) -> float:
+        """With an evaluation of the last model, and one on fresh tasks."""
+        return super().seconds_to_end + 2.2 * self._evaluation_s
 
     @property
     def buckets(self) -> tuple[BucketRecord, ...]:
@@ -134,8 +142,9 @@ class GRPOCallback(RunCallback):
         if hopeless and stop_early and self.health.verdict is not None:
             self.progress.say(f"Stopped: {self.health.verdict}")
         self._poll()
-        last = stop_early or step >= state.max_steps
-        if self._eval_every and not self.stop_reason and (last or step % self._eval_every == 0):
+        last = stop_early or self.stop_reason is not None or step >= state.max_steps
+        due = last or step % self._eval_every == 0 if self._eval_every else False
+        if due and self.stop_reason != TERMINATED:
             self._log_held_out(trainer, step)
         if step < state.max_steps:
             self._save_or_stop(control)
@@ -158,7 +167,9 @@ class GRPOCallback(RunCallback):
 
     def _log_held_out(self, trainer: Any, step: int) -> None:
         when = f"after step {step:,}" if step else "before training"
+        started = perf_counter()
         episodes = self._held_out.play(trainer, "held-out", when)
+        self._evaluation_s = max(self._evaluation_s, perf_counter() - started)
         if self.distributed.is_main:
             line = {"step": step, **evaluation_metrics(episodes)}
             self.write_log(line)
@@ -171,13 +182,15 @@ class GRPOCallback(RunCallback):
             self.write_log({"step": step, "fresh_rewards": rewards})
         return rewards
 
-    def conclude(self, trainer: Any) -> None:
+    def conclude(self, trainer: Any, *, playable: bool) -> None:
         """Choose the model that is saved, and compare it with the start on fresh tasks.
 
-        These tasks have not selected it: the best of many noisy evaluations is mostly luck.
+        These tasks have not selected it: the best of many noisy evaluations is mostly luck. They
+        are not played if that is not `playable`, or if the process must end at once.
         """
         self.kept_step = self.health.restore_best(trainer)
-        if self._start_rewards is None:
+        playable = playable and self.stop_reason != TERMINATED
+        if self._start_rewards is None or not (playable or self.kept_step == 0):
             return
         saved = self._start_rewards
         if self.kept_step != 0:

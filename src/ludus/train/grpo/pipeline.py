@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from ludus.data.training_log import EPISODES_FILE
@@ -62,6 +63,7 @@ def grpo(
         command: The command line, for the record and the model card.
         progress: Receives the progress of training, and can stop it.
     """
+    started_at = monotonic()
     model, out, progress = str(model), Path(out).expanduser(), progress or NoProgress()
     check_output_dir(out)
     environments = parse_mixture(env) if isinstance(env, str) else env
@@ -88,6 +90,7 @@ def grpo(
             rewards,
             command=command,
             progress=progress,
+            started_at=started_at,
             buckets=buckets,
         )
         with lock_folder(out, context.distributed):
@@ -152,7 +155,7 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         if is_finished(trainer, callback):
             # The checkpoint from which a finished run can be extended.
             _save_checkpoint(context, trainer)
-            callback.conclude(trainer)
+        callback.conclude(trainer, playable=worker.stop_reason is None)
         return finalize(context, trainer, callback)
 
 

@@ -23,7 +23,7 @@ from ludus.errors import RunError
 from ludus.policy.chat.chat_format import set_chat_format
 from ludus.policy.model_ref import ModelRef
 from ludus.rollout.progress import PhaseProgress
-from ludus.train.callbacks import RunCallback
+from ludus.train.callbacks import OUT_OF_TIME, RunCallback
 from ludus.train.config import BaseTrainConfig
 from ludus.train.context import TrainContext
 from ludus.train.output import record, training_folder
@@ -44,16 +44,22 @@ _DRAFT_DIR = ".model.draft"
 
 
 def finalize(context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallback) -> TrainResult:
-    """Write the model and its metrics; of a run that was stopped early, only return the metrics."""
-    out = context.out
+    """Write the model and its metrics, also of a run that was stopped: the same command resumes it.
+
+    A run that is out of time counts as done until then: its metrics are final.
+    """
+    out, stopped = context.out, None
     resumed_from = callback.resume_state.step if callback.resume_state else None
     if not is_finished(trainer, callback):
-        metrics = _collect_metrics(context, trainer, callback)
-        return _build_result(out, metrics, resumed_from, callback.stop_reason)
+        stopped = callback.stop_reason
+    is_complete = stopped in (None, OUT_OF_TIME)
+    if not trainer.state.global_step:
+        metrics = _collect_metrics(context, trainer, callback, stopped)
+        return _build_result(out, metrics, resumed_from, stopped)
     context.progress.phase(PhaseProgress("Saving the model"))
     with context.distributed.raise_on_all_ranks():
         _export_model(context, trainer)
-    metrics = _collect_metrics(context, trainer, callback)
+    metrics = _collect_metrics(context, trainer, callback, stopped)
     if context.distributed.is_main:
         if context.vision is not None:
             context.vision.image_processor.save_pretrained(str(out))
@@ -66,10 +72,12 @@ def finalize(context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallb
         card = build_model_card(started.model_copy(update=results), name=str(out))
         (out / CARD_FILE).write_text(card, encoding="utf-8")
         # The metrics mark the run as finished, so the files that resuming needs go only after that.
-        record.finish_record(out, metrics, callback.comparison)
-        training_folder.remove_temporary_files(out, keep_last_checkpoint=context.extensible)
+        record.finish_record(out, metrics if is_complete else None, callback.comparison)
+        if is_complete:
+            keep = context.extensible or stopped is not None
+            training_folder.remove_temporary_files(out, keep_last_checkpoint=keep)
     context.distributed.barrier()
-    return _build_result(out, metrics, resumed_from)
+    return _build_result(out, metrics, resumed_from, None if is_complete else stopped)
 
 
 def is_finished(trainer: TRLTrainerMixin, callback: RunCallback) -> bool:
@@ -86,7 +94,7 @@ def finished_result(context: TrainContext, previous: TrainingRecord | None) -> T
 
 
 def _collect_metrics(
-    context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallback
+    context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallback, stopped: str | None
 ) -> FinalMetrics:
     import torch
 
@@ -96,6 +104,7 @@ def _collect_metrics(
     tokens, seconds = int(trainer._total_train_tokens), callback.seconds
     return FinalMetrics(
         steps=trainer.state.global_step,
+        stopped=stopped,
         epochs=trainer.state.epoch,
         tokens=tokens,
         seconds=round(seconds, 3),

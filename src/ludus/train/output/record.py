@@ -126,6 +126,8 @@ class FinalMetrics(_RecordModel):
     """The metrics of a finished run; None if unknown."""
 
     steps: int
+    stopped: str | None = None
+    """Why the run ended before its last step, if the same command makes the rest of them."""
     epochs: float | None = None
     tokens: int | None = None
     """Tokens that were trained on, over all epochs."""
@@ -185,6 +187,11 @@ class TrainingRecord(_RecordModel):
     """Of GRPO."""
 
     @property
+    def is_finished(self) -> bool:
+        """Whether all steps are done; otherwise the same command goes on."""
+        return self.metrics is not None and self.metrics.stopped is None
+
+    @property
     def is_adapter_only(self) -> bool:
         """Whether the folder holds an adapter without its base model."""
         lora = self.settings.get("lora")
@@ -231,13 +238,13 @@ def create_record(
 
 
 def finish_record(
-    out: Path, metrics: FinalMetrics, comparison: Comparison | None = None
+    out: Path, metrics: FinalMetrics | None, comparison: Comparison | None = None
 ) -> TrainingRecord:
-    """Add the final metrics, which mark the run as finished."""
+    """Add the results; final metrics mark the run as finished."""
     started = read_record(out)
     if started is None:
         raise RunError(f"{out} holds no training run: there is no {RECORD_FILE} in it.")
-    finite = FinalMetrics.model_validate(to_jsonable(metrics.model_dump()))
+    finite = metrics and FinalMetrics.model_validate(to_jsonable(metrics.model_dump()))
     finished = started.model_copy(update={"metrics": finite, "comparison": comparison})
     _write_record(out, finished)
     return finished
