@@ -8,19 +8,25 @@ import pytest
 import torch
 
 from ludus import grpo
-from ludus.train.grpo.learning_rate import warmup_linear_schedule
+from ludus.train.grpo.learning_rate import warmup_schedule
 from train.grpo.toy_environments import PICK, small_config
 from train.short_runs import RecordingProgress, read_curve
 
 
-def test_the_learning_rate_warms_up_and_decays_linearly() -> None:
+@pytest.mark.parametrize(
+    ("decay_to", "expected"),
+    [(None, [2, 4, 6, 8, 8, 8, 8, 8]), (7, [2, 4, 6, 8, 6, 4, 2, 0])],
+)
+def test_the_learning_rate_warms_up_and_is_constant_or_decays_linearly(
+    decay_to: int | None, expected: list[int]
+) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=8.0)
-    schedule, rates = warmup_linear_schedule(optimizer, 3, 7), []
+    schedule, rates = warmup_schedule(optimizer, 3, decay_to), []
     for _ in range(8):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    assert rates == pytest.approx([2, 4, 6, 8, 6, 4, 2, 0])
+    assert rates == pytest.approx(expected)
 
 
 def test_every_step_has_a_positive_learning_rate(model: Path, tmp_path: Path) -> None:

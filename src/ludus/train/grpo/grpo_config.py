@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Annotated, Any, Literal
 
 from ludus.data.config import check_at_least
 from ludus.environment.task_buckets import parse_axes
 from ludus.errors import ConfigError
 from ludus.options import Option
+from ludus.policy.device import choose_device
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import EpisodeConfig, RolloutConfig
 from ludus.rollout.episode_loop import EpisodeLimits
@@ -30,11 +32,16 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
 
     steps: Annotated[int, Option("Optimization", aliases=("--max-steps",))] = 150
     """Number of training steps."""
-    groups: Annotated[int, Option("Sampling")] = DEFAULT_GROUPS
+    groups: Annotated[int, Option("Sampling", default="64 on CUDA, else 16")] = 0
     """Groups (tasks) per training step, over all processes."""
-    group_size: Annotated[int, Option("Sampling", aliases=("--num-generations",))] = 4
+    group_size: Annotated[
+        int, Option("Sampling", aliases=("--num-generations",), default="8 on CUDA, else 4")
+    ] = 0
     """Episodes per group, whose rewards are compared."""
-    max_episode_tokens: Annotated[int, Option("Limits", aliases=("--max-completion-length",))] = 256
+    max_episode_tokens: Annotated[
+        int,
+        Option("Limits", aliases=("--max-completion-length",), default="1024 on CUDA, else 256"),
+    ] = 0
     """Maximum number of tokens sampled per episode, over all its replies."""
     max_tokens: Annotated[
         int | None, Option("Limits", hidden=True, default="what is left of --max-episode-tokens")
@@ -95,7 +102,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     ] = None
     """Steps between two evaluations on held-out tasks; 0: none are played, so that there is no best
     model to keep or to go back to."""
-    eval_episodes: Annotated[int, Option("Output", hidden=True)] = 64
+    eval_episodes: Annotated[int, Option("Output", hidden=True, default="256 on CUDA, else 64")] = 0
     """Episodes per evaluation on held-out tasks."""
     keep: Annotated[KeepModel, Option("Output", hidden=True)] = "best"
     """Model that the run ends with: the best on held-out tasks, or the last."""
@@ -117,7 +124,8 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         BaseTrainConfig.__post_init__(self)
         EpisodeConfig.__post_init__(self)
         for name, minimum in _MINIMUMS.items():
-            check_at_least(name, getattr(self, name), minimum)
+            if getattr(self, name) or name not in _BY_DEVICE:
+                check_at_least(name, getattr(self, name), minimum)
         for name, needed in _WITHOUT_EFFECT.items():
             field, value = needed
             if getattr(self, name) != _default(name) and getattr(self, field) != value:
@@ -131,12 +139,20 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
             raise ConfigError(
                 "`temperature` must be positive, got 0: all attempts at a task would be the same."
             )
-        if self.max_tokens is not None and self.max_tokens > self.max_episode_tokens:
+        if (self.max_tokens or 0) > (self.max_episode_tokens or inf):
             raise ConfigError(
                 f"`max_tokens` {self.max_tokens} (per reply) exceeds `max_episode_tokens` "
                 f"{self.max_episode_tokens} (over all replies). Raise `max_episode_tokens`."
             )
         parse_axes(self.curriculum, option="curriculum")
+
+    def for_device(self) -> GRPOConfig:
+        """With the defaults of the device in place of 0. Imports torch."""
+        on_cuda = choose_device(self.device).startswith("cuda")
+        chosen: dict[str, Any] = {
+            name: getattr(self, name) or values[not on_cuda] for name, values in _BY_DEVICE.items()
+        }
+        return replace(self, **chosen)
 
     @property
     def episodes(self) -> int:
@@ -180,6 +196,11 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         return {name: value for name, value in fields.items() if name not in unused}
 
 
+_BY_DEVICE = {
+    "groups": (64, DEFAULT_GROUPS), "group_size": (8, 4), "max_episode_tokens": (1024, 256),
+    "eval_episodes": (256, 64),
+}  # fmt: skip
+"""Fields that are 0 by default, and what that means on CUDA and on other devices."""
 _MINIMUMS = {
     "steps": 1, "groups": 1, "group_size": 2, "max_tokens": 1, "max_episode_tokens": 1,
     "max_turns": 1, "beta": 0, "eval_every": 0, "eval_episodes": 1,

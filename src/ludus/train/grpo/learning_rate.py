@@ -87,16 +87,19 @@ def limit_update(
     return first, divergence, halvings
 
 
-def warmup_linear_schedule(optimizer: Any, warmup_steps: int, steps: int) -> Any:
-    """Linear warm-up and linear decay, in which the first and the last step have a positive rate.
+def warmup_schedule(optimizer: Any, warmup_steps: int, decay_to: int | None = None) -> Any:
+    """Linear warm-up, and linear decay to a step, of which the first and the last have a rate.
 
-    With a rate of 0 the episodes of a step would be played in vain.
+    With a rate of 0 the episodes of a step would be played in vain. Without `decay_to` the rate is
+    constant after the warm-up.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
     def factor(step: int) -> float:
         warmup = (step + 1) / (warmup_steps + 1)
-        return min(warmup, max(0, steps - step) / max(1, steps - warmup_steps))
+        if decay_to is None:
+            return min(1.0, warmup)
+        return min(warmup, max(0, decay_to - step) / max(1, decay_to - warmup_steps))
 
     return LambdaLR(optimizer, factor)
 

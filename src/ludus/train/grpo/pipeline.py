@@ -81,6 +81,7 @@ def grpo(
     extra = ("peft",) if config.lora else ()
     require_transformers("Training", "trl", "datasets", "accelerate", "matplotlib.figure", *extra)
 
+    config = config.for_device()
     with training_process(out):
         context = build_grpo_context(
             environments,

@@ -32,7 +32,7 @@ from ludus.train.grpo.learning_rate import (
     limit_update,
     restore_scheduled_lr,
     scale_schedule,
-    warmup_linear_schedule,
+    warmup_schedule,
 )
 from ludus.train.grpo.logprobs import Layout, LogprobScorer, pad_episodes
 from ludus.train.grpo.memory_budget import MemoryBudget
@@ -315,10 +315,10 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         self, num_training_steps: int, optimizer: Optimizer | None = None
     ) -> LRScheduler:
         scheduler = super().create_scheduler(num_training_steps, optimizer)
-        if self.args.lr_scheduler_type == "linear":
+        if (kind := self.args.lr_scheduler_type) in ("linear", "constant_with_warmup"):
             warmup_steps = self.args.get_warmup_steps(num_training_steps)
-            self.lr_scheduler = scheduler = warmup_linear_schedule(
-                scheduler.optimizer, warmup_steps, num_training_steps
+            self.lr_scheduler = scheduler = warmup_schedule(
+                scheduler.optimizer, warmup_steps, num_training_steps if kind == "linear" else None
             )
         scale_schedule(scheduler, self._scale_of_rate)
         return scheduler

@@ -1,10 +1,10 @@
 """TRL's GRPOConfig for a run.
 
 All episodes of a step are played at its start, so training is on-policy. Defaults that differ from
-TRL's: the learning rate warms up for a few steps and decays linearly, because most of a step's
-gradient is noise, which averages out at a low rate; gradients are clipped at 1; advantages are
-divided by the deviation of the batch, because within a group tiny differences of partial credit
-would count as much as the difference between failure and success.
+TRL's: the learning rate warms up for a few steps and stays constant, so that a run can be longer or
+be cut off; gradients are clipped at 1; advantages are divided by the deviation of the batch,
+because within a group tiny differences of partial credit would count as much as the difference
+between failure and success.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
         "steps_per_generation": 1,
         "num_generations": config.group_size,
         "shuffle_dataset": False,
-        "lr_scheduler_type": "linear",
+        "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": min(MAX_WARMUP_STEPS, config.steps // 10),
         "logging_steps": 1,
         "eval_strategy": "no",
