@@ -150,7 +150,9 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         """With the defaults of the device in place of 0. Imports torch."""
         on_cuda = choose_device(self.device).startswith("cuda")
         chosen: dict[str, Any] = {
-            name: getattr(self, name) or values[not on_cuda] for name, values in _BY_DEVICE.items()
+            name: getattr(self, name) or values[not on_cuda]
+            for name, values in _BY_DEVICE.items()
+            if name != "eval_episodes" or self.eval_every != 0
         }
         return replace(self, **chosen)
 
