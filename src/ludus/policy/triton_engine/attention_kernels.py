@@ -13,13 +13,13 @@ partial_ml [rows, H, SPLITS, 2]. Import this only if there is a GPU.
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 
-from ludus.policy.triton_engine.matmul_kernels import jit_kernel
 from ludus.policy.triton_engine.model_weights import ModelShape
 
 
-@jit_kernel
+@triton.jit
 def _norm_rope(
     heads: tl.tensor,
     mask: tl.tensor,
@@ -50,7 +50,7 @@ def _norm_rope(
     return x * cos_d + x_pair * sign[None, :] * sin_d
 
 
-@jit_kernel
+@triton.jit
 def store_kv_kernel(
     qkv: tl.tensor,
     cos: tl.tensor,
@@ -82,7 +82,7 @@ def store_kv_kernel(
     tl.store(values + offset, v.to(values.dtype.element_ty))
 
 
-@jit_kernel
+@triton.jit
 def decode_attention_kernel(
     qkv: tl.tensor,
     cos: tl.tensor,
@@ -169,7 +169,7 @@ def decode_attention_kernel(
         tl.store(partial_ml + part * 2 + 1, l_i, mask=g < group_size)
 
 
-@jit_kernel
+@triton.jit
 def prefill_attention_kernel(
     qkv: tl.tensor,
     cos: tl.tensor,
@@ -229,7 +229,7 @@ def prefill_attention_kernel(
     tl.store(out + out_head[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), mask=mask)
 
 
-@jit_kernel
+@triton.jit
 def combine_splits_kernel(
     partial_acc: tl.tensor,
     partial_ml: tl.tensor,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,40 +48,38 @@ class LlamaForward:
         A slot may have many, as `prompt_rows` lays them out.
         """
         x = self.weights.embedding[tokens].float()
+        normed = self._add_norm(x, None)
         last = self.shape.num_layers - 1
         for index, layer in enumerate(self.weights.layers):
             layer_cache = cache.layer_view(index, slots, positions)
-            qkv = self._project_qkv(x, layer)
+            qkv = self.operations.linear(normed, layer.qkv, layer.qkv_bias)
             self.operations.store_kv(qkv, layer, layer_cache, self.shape)
             if index == last:
                 return  # Nothing reads its output.
             attended = self.operations.prefill_attention(qkv, layer, layer_cache, self.shape)
-            self._finish_layer(x, attended, layer)
+            normed = self._finish_layer(x, attended, layer)
 
     def decode(
         self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache, *, splits: int
     ) -> Tensor:
         """Logits [rows, vocab_size] after these tokens, each of which is the last of its slot."""
         x = self.weights.embedding[tokens].float()
+        normed = self._add_norm(x, None)
         for index, layer in enumerate(self.weights.layers):
             layer_cache = cache.layer_view(index, slots, positions)
-            qkv = self._project_qkv(x, layer)
+            qkv = self.operations.linear(normed, layer.qkv, layer.qkv_bias)
             attended = self.operations.decode_attention(
                 qkv, layer, layer_cache, self.shape, splits=splits
             )
-            self._finish_layer(x, attended, layer)
-        return self.operations.norm_linear(
-            x, self.weights.lm_head, None, eps=self.shape.eps, dtype=torch.float32
-        )
+            normed = self._finish_layer(x, attended, layer)
+        return self.operations.linear(normed, self.weights.lm_head, exact=True)
 
-    def _project_qkv(self, x: Tensor, layer: PackedLayer) -> Tensor:
-        return self.operations.norm_linear(
-            x, layer.qkv, layer.qkv_bias, eps=self.shape.eps, dtype=self.weights.dtype
-        )
-
-    def _finish_layer(self, x: Tensor, attended: Tensor, layer: PackedLayer) -> None:
-        """Add the output of the attention and of the MLP of a layer to x."""
+    def _finish_layer(self, x: Tensor, attended: Tensor, layer: PackedLayer) -> Tensor:
+        """Add the outputs of the attention and of the MLP to x; returns x normalized."""
         ops = self.operations
-        ops.linear_residual(x, attended, layer.o_proj, layer.o_bias)
-        gated = ops.norm_swiglu(x, layer.gate_up, eps=self.shape.eps)
-        ops.linear_residual(x, gated, layer.down_proj, None)
+        normed = self._add_norm(x, ops.linear(attended, layer.o_proj, layer.o_bias))
+        gated = ops.swiglu(ops.linear(normed, layer.gate_up))
+        return self._add_norm(x, ops.linear(gated, layer.down_proj))
+
+    def _add_norm(self, x: Tensor, delta: Tensor | None) -> Tensor:
+        return self.operations.add_norm(x, delta, eps=self.shape.eps, dtype=self.weights.dtype)

@@ -179,11 +179,11 @@ class PackedWeights:
         q_norm, k_norm = qk_norms or (None, None)
         return PackedLayer(
             qkv=self._pack(*qkv, norm=source.input_layernorm),
-            qkv_bias=torch.cat(qkv_biases).float() if qkv_biases else None,
+            qkv_bias=torch.cat(qkv_biases).to(self.dtype) if qkv_biases else None,
             q_norm=q_norm,
             k_norm=k_norm,
             o_proj=self._pack(attention.o_proj),
-            o_bias=None if o_bias is None else o_bias.to(torch.float32, copy=True),
+            o_bias=None if o_bias is None else o_bias.to(self.dtype, copy=True),
             gate_up=self._pack(mlp.gate_proj, mlp.up_proj, norm=source.post_attention_layernorm),
             down_proj=self._pack(mlp.down_proj),
         )

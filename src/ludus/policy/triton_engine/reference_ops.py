@@ -43,22 +43,25 @@ class ReferenceOps:
     """Prompt tokens that attend together: so many consecutive rows of a prefill are of one slot, or
     pad it."""
 
-    def norm_linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, eps: float, dtype: torch.dtype
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, exact: bool = False
     ) -> Tensor:
-        """norm(x) @ weight.T + bias."""
-        return _linear(_rms_norm(x, eps), weight, bias).to(dtype)
+        """x @ weight.T + bias; in float32 if `exact`, otherwise in the dtype of x."""
+        out = functional.linear(x.float(), weight.float(), None if bias is None else bias.float())
+        return out if exact else out.to(x.dtype)
 
-    def norm_swiglu(self, x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-        """silu(norm(x) @ gate.T) * (norm(x) @ up.T), with weight = gate over up."""
-        gate, up = _linear(_rms_norm(x, eps), weight).chunk(2, dim=-1)
-        return (functional.silu(gate) * up).to(weight.dtype)
+    def add_norm(
+        self, x: Tensor, delta: Tensor | None, *, eps: float, dtype: torch.dtype
+    ) -> Tensor:
+        """Add delta to x in place, and return x / rms(x)."""
+        if delta is not None:
+            x += delta
+        return _rms_norm(x, eps).to(dtype)
 
-    def linear_residual(
-        self, residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> None:
-        """residual += x @ weight.T + bias, in place."""
-        residual += _linear(x, weight, bias)
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up, with gate_up = gate beside up."""
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (functional.silu(gate) * up).to(gate_up.dtype)
 
     def store_kv(
         self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
@@ -119,12 +122,6 @@ class ReferenceOps:
 
 def _rms_norm(x: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Inputs rounded to the dtype of the matrix, accumulated in float32."""
-    out = functional.linear(x.to(weight.dtype).float(), weight.float())
-    return out if bias is None else out + bias
 
 
 def _split_qkv(qkv: Tensor, shape: ModelShape) -> tuple[Tensor, Tensor, Tensor]:

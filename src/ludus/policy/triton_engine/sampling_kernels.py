@@ -11,10 +11,10 @@ min_logits [capacity], state [8, capacity], stops [capacity, STOPS], out_ids and
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 
 from ludus.policy.triton_engine import reference_ops
-from ludus.policy.triton_engine.matmul_kernels import jit_kernel
 
 GOLDEN_RATIO_32 = tl.constexpr(reference_ops.GOLDEN_RATIO_32)
 SECOND_KEY_OFFSET = tl.constexpr(reference_ops.SECOND_KEY_OFFSET)
@@ -24,7 +24,7 @@ MAX_UNIFORM = tl.constexpr(reference_ops.MAX_UNIFORM)
 SERIES_THRESHOLD = tl.constexpr(reference_ops.SERIES_THRESHOLD)
 
 
-@jit_kernel
+@triton.jit
 def _mix32_kernel(bits: tl.tensor) -> tl.tensor:
     """Integer hash of 32 bits, as in `reference_ops`."""
     bits = (bits ^ (bits >> 16)) * tl.full([1], MIX_MULTIPLIER_1, tl.uint32)
@@ -32,7 +32,7 @@ def _mix32_kernel(bits: tl.tensor) -> tl.tensor:
     return bits ^ (bits >> 16)
 
 
-@jit_kernel
+@triton.jit
 def _gumbel_noise(seed: tl.tensor, position: tl.tensor, token: tl.tensor) -> tl.tensor:
     golden = tl.full([1], GOLDEN_RATIO_32, tl.uint32)
     low, high = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
@@ -45,7 +45,7 @@ def _gumbel_noise(seed: tl.tensor, position: tl.tensor, token: tl.tensor) -> tl.
     return -tl.log(tl.where(u < SERIES_THRESHOLD, series, -tl.log(1.0 - u)))
 
 
-@jit_kernel
+@triton.jit
 def sample_block_kernel(
     logits: tl.tensor,
     seeds: tl.tensor,
@@ -87,7 +87,7 @@ def sample_block_kernel(
     tl.store(block_ids + row * BLOCKS + block, best_token)
 
 
-@jit_kernel
+@triton.jit
 def sample_combine_kernel(
     block_stats: tl.tensor,
     block_ids: tl.tensor,
