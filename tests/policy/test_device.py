@@ -9,7 +9,13 @@ import torch
 
 from ludus.errors import ConfigError
 from ludus.policy import device
-from ludus.policy.device import choose_device, choose_dtype, device_names
+from ludus.policy.device import (
+    choose_device,
+    choose_dtype,
+    device_names,
+    gpu_memory_share,
+    limited_gpu_memory,
+)
 
 
 def fake_devices(monkeypatch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -90,3 +96,14 @@ def test_gpus_that_emulate_bfloat16_use_float16(
 
 def test_devices_are_named_once_for_each_process() -> None:
     assert len(device_names("cpu", 2)) == 2 and device_names("cpu")[0].startswith("cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_decoder_s_cache_and_the_training_stay_within_the_share_of_the_run() -> None:
+    gpu = torch.device("cuda", 0)
+    total = torch.cuda.get_device_properties(gpu).total_memory
+    with limited_gpu_memory(gpu, 0.1):
+        assert gpu_memory_share(gpu) == pytest.approx(0.1 * total)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(total // 5, dtype=torch.uint8, device=gpu)
+    assert gpu_memory_share(gpu) == total

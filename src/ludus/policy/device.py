@@ -5,10 +5,15 @@ from __future__ import annotations
 import gc
 import platform
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ludus.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICES = ("cuda", "mps", "cpu")
 """In order of preference."""
@@ -87,6 +92,29 @@ def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
     elif kind == "cpu":
         name = f"cpu ({platform.machine()})"
     return (str(name),) * processes
+
+
+def gpu_memory_share(device: torch.device) -> float:
+    """Bytes of the GPU's memory that this process may use, whatever others hold."""
+    import torch
+
+    total = int(torch.cuda.get_device_properties(device).total_memory)
+    return total * float(torch.cuda.get_per_process_memory_fraction(device))
+
+
+@contextmanager
+def limited_gpu_memory(device: torch.device, fraction: float) -> Iterator[None]:
+    """Let this process allocate only that share of the GPU's memory."""
+    import torch
+
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def release_gpu_memory() -> None:

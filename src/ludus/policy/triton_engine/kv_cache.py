@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ludus.policy.device import gpu_memory_share
 from ludus.policy.triton_engine.batch_state import PinnedBuffer
 from ludus.policy.triton_engine.model_weights import ModelShape
 
 MAX_FREE_MEMORY_FRACTION = 0.3
-"""The most that the cache may take of the GPU memory that is free."""
+"""The most that the cache may take of the process's share of GPU memory, as far as it is free."""
 CPU_BUDGET_BYTES = 2**30
 MIN_SLOT_TOKENS = 512
 COPY_CHUNK_BYTES = 2**28
@@ -78,10 +79,11 @@ class KVCache:
         length = max(self.slot_length, min(max(MIN_SLOT_TOKENS, padded), limit))
         budget: float = CPU_BUDGET_BYTES
         if torch.device(self._device).type == "cuda":
-            free, _ = torch.cuda.mem_get_info(self._device)
-            reserved = torch.cuda.memory_reserved(self._device)
-            unused = reserved - torch.cuda.memory_allocated(self._device)
-            budget = MAX_FREE_MEMORY_FRACTION * float(free + unused + self.num_bytes)
+            allocated = torch.cuda.memory_allocated(self._device)
+            unused = torch.cuda.memory_reserved(self._device) - allocated
+            free = torch.cuda.mem_get_info(self._device)[0] + unused
+            share = gpu_memory_share(self._device) - allocated
+            budget = MAX_FREE_MEMORY_FRACTION * (min(free, share) + self.num_bytes)
         affordable = int(budget // (self._bytes_per_token() * length)) - 1
         return max(1, min(num_slots, affordable)), length
 

@@ -96,6 +96,9 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     ] = ()
     """Reward function or rubric besides the environment's own reward, with a weight:
     `module:function=0.5`; repeatable. `environment=0.5` weighs the environment's own reward."""
+    gpu_memory_utilization: Annotated[float, Option("Limits", advanced=True)] = 0.9
+    """Share of the GPU's memory for this run, decoder and training together. Runs that share a GPU
+    need shares that add up to less than 1."""
     eval_every: Annotated[
         int | None,
         Option("Output", advanced=True, default="so that a tenth of all episodes are held-out"),
@@ -132,6 +135,11 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
                 raise ConfigError(f'`{name}` needs `{field}="{value}"`.')
         if self.eval_every == 0 and self.eval_episodes != _default("eval_episodes"):
             raise ConfigError("`eval_episodes` has no effect with `eval_every=0`.")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise ConfigError(
+                "`gpu_memory_utilization` must be above 0 and at most 1, got "
+                f"{self.gpu_memory_utilization:g}."
+            )
         if not 0 <= self.gae_lambda <= 1:
             raise ConfigError(f"`gae_lambda` must be from 0 to 1, got {self.gae_lambda:g}.")
         SamplingParams(self.temperature, self.top_p, self.top_k)
@@ -208,8 +216,8 @@ _MINIMUMS = {
     "max_turns": 1, "beta": 0, "eval_every": 0, "eval_episodes": 1,
     "max_rollbacks": 0, "target_kl": 0,
 }  # fmt: skip
-_NOT_STORED = ("base_url", "token", "dataset_config")
-"""Where the environment is served may change when a run is resumed."""
+_NOT_STORED = ("base_url", "token", "dataset_config", "gpu_memory_utilization")
+"""Where the environment is served, and the share of the GPU, may change when a run is resumed."""
 _TURN_CREDIT = ("credit", "gae_lambda")
 _WITHOUT_EFFECT = {
     "gae_lambda": ("credit", "turn"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ludus.errors import OutOfMemory
+from ludus.policy.device import gpu_memory_share
 from ludus.train.grpo.packed_groups import EpisodeTokens
 
 if TYPE_CHECKING:
@@ -25,15 +26,12 @@ MAX_TOKENS = 131_072
 """More tokens at once are hardly faster on any GPU."""
 USED_FRACTION = 0.8
 """Share of the free part of the budget that a part may take; the rest is for fragmentation."""
-DEFAULT_UTILIZATION = 0.9
 
 
 @dataclass(slots=True)
 class MemoryBudget:
     """Divides the episodes of a step into parts."""
 
-    utilization: float = DEFAULT_UTILIZATION
-    """Share of the GPU's memory that belongs to this process."""
     max_rows: int | None = None
     max_tokens: int | None = None
     """Set after an out-of-memory error."""
@@ -72,8 +70,7 @@ class MemoryBudget:
         if not self.bytes_per_token:
             limit = FIRST_TOKENS
         else:
-            total = torch.cuda.get_device_properties(device).total_memory
-            free = self.utilization * total - torch.cuda.memory_allocated(device)
+            free = gpu_memory_share(device) - torch.cuda.memory_allocated(device)
             weights = [each for each in trainer.model.parameters() if each.requires_grad]
             if not trainer.optimizer.state:
                 # The two moments of Adam are still to be allocated.

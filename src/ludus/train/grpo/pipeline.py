@@ -10,6 +10,7 @@ from ludus.data.training_log import EPISODES_FILE
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_buckets import build_buckets, parse_axes, select_environments
 from ludus.errors import OutOfMemory, RunError, TrainingDiverged
+from ludus.policy.device import limited_gpu_memory
 from ludus.policy.hf_loading import require_transformers
 from ludus.policy.model_ref import check_model
 from ludus.policy.vision.training_images import drop_empty_image_inputs
@@ -111,7 +112,8 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
         context.environments, config.rollout_config, score_episode=context.rewards.score,
         say=progress.say, on_phase=progress.phase, stop_requested=lambda: progress.stopping,
     )  # fmt: skip
-    with worker, RolloutLog(context.out / EPISODES_FILE) as episodes:
+    memory = limited_gpu_memory(context.trl_config.device, config.gpu_memory_utilization)
+    with memory, worker, RolloutLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():
             curriculum = build_curriculum(context, previous.state)
             plan = worker.plan(
