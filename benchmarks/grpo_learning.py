@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ludus.train import GRPOConfig
-from ludus.train.output.loss_plot import smooth
+from ludus.train.output.training_plots import smooth
 
 if TYPE_CHECKING:
     from benchmarks.grpo_runs import PICK, StepTimer, run_ludus, run_trl, train_tiny_model

@@ -34,11 +34,10 @@ from ludus.train.config import BaseTrainConfig, Method, TrainConfig
 from ludus.train.data.training_data import TrainingData
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.reward_plot import plot_rewards
 from ludus.train.grpo.trl_grpo_config import build_trl_grpo_config
-from ludus.train.output.loss_plot import plot_loss
 from ludus.train.output.record import ChatFormatInfo, EnvironmentRecord, TrainingRecord
 from ludus.train.output.training_folder import TENSORBOARD_DIR, TOKENS_DIR, check_model_outside
+from ludus.train.output.training_plots import plot_loss, plot_rewards
 from ludus.train.result import TrainProgress
 from ludus.train.resume import NON_DECISIVE_IN_GRPO, decisive_config
 from ludus.train.trl_config import build_trl_config, trl_config_json
@@ -164,7 +163,7 @@ class GRPOContext(TrainContext):
         return config_digest({**config, **identity})
 
     def plot(self, log: Sequence[JsonObject], file: Path, title: str) -> None:
-        plot_rewards(log, file, title)
+        plot_rewards(log, file, title=title)
 
 
 def build_offline_context(

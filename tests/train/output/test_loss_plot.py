@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ludus.errors import MissingExtra
-from ludus.train.output.loss_plot import plot_loss, smooth
+from ludus.train.output.training_plots import plot_loss, smooth
 
 RUN: list[dict[str, Any]] = [
     *({"step": step, "loss": 3 / step} for step in range(1, 101)),

@@ -10,7 +10,7 @@ import pytest
 from diagnose.runs import Sample, level, ramp
 
 from ludus.errors import MissingExtra
-from ludus.train.grpo.reward_plot import plot_rewards
+from ludus.train.output.training_plots import plot_rewards
 
 RUN = Sample().draw()[0]
 MIX = Sample({"wordle": ramp((0.0, 0.2), (1.0, 0.7)), "catch": level(0.5)}).draw()[0]
@@ -78,14 +78,3 @@ def test_missing_matplotlib_names_the_install_command(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtra, match=r"'ludus-rl\[train\]'"):
         plot_rewards(RUN, tmp_path / "reward.png", title="")
-
-
-def test_a_curriculum_has_axes_of_its_own(tmp_path: Path) -> None:
-    drawn = [
-        {**line, f"curriculum/level={line['step'] // 60}/groups": 8.0, "curriculum/x/groups": 0.0}
-        for line in RUN
-    ]
-    with_curriculum = draw(tmp_path, drawn)
-    assert with_curriculum.shape[0] > draw(tmp_path, RUN).shape[0]
-    darkest = (0x08, 0x30, 0x6B)
-    assert darkest in colours(with_curriculum)
