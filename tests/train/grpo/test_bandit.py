@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from math import exp
 from statistics import fmean
 
 import pytest
 
-from ludus.train.grpo.curriculum import BucketBandit, GroupOutcome, band_weight
+from ludus.train.grpo.curriculum import BucketBandit, band_weight
 
 GROUPS, GROUP_SIZE = 8, 4
 
@@ -26,12 +27,8 @@ def simulate(
         drawn = bandit.draw(GROUPS, f"{step}")
         draws.append(Counter(drawn))
         groups = [[attempt(bucket, rng) for _ in range(GROUP_SIZE)] for bucket in drawn]
-        bandit.update(
-            [
-                GroupOutcome(bucket, group, has_signal=len({*group}) > 1)
-                for bucket, group in zip(drawn, groups, strict=True)
-            ]
-        )
+        for bucket, group in zip(drawn, groups, strict=True):
+            bandit.counts[bucket].add_group(group, has_signal=len({*group}) > 1)
     return draws
 
 
@@ -112,7 +109,7 @@ def test_draws_depend_on_outcomes_seed_and_step_alone() -> None:
     simulate(bandit, range(10), with_rates(1, 0.7, 0.4, 0.1, 0))
     copy, other = new_bandit(5, seed=1), new_bandit(5, seed=2)
     for each in (copy, other):
-        each.restore(bandit.state())
+        each.counts = deepcopy(bandit.counts)
     assert bandit.draw(64, "11") == copy.draw(64, "11")
     assert bandit.draw(64, "11") != other.draw(64, "11")
     assert bandit.draw(64, "11") != bandit.draw(64, "11/0")
@@ -120,7 +117,7 @@ def test_draws_depend_on_outcomes_seed_and_step_alone() -> None:
 
 def test_groups_without_a_scored_attempt_count_as_drawn_only() -> None:
     bandit = new_bandit(2)
-    bandit.update([GroupOutcome(0, [], has_signal=False)])
+    bandit.counts[0].add_group([], has_signal=False)
     assert bandit.counts[0].success_rate is None and bandit.counts[0].total_groups == 1
 
 

@@ -29,8 +29,8 @@ from statistics import fmean, variance
 from typing import TypeVar
 
 from ludus.data.episode import Episode
-from ludus.data.files import stable_hash
 from ludus.data.interval_estimates import is_zero_variance
+from ludus.data.messages import messages_before_reply
 from ludus.errors import RunError
 
 TurnValues = tuple[float, ...]
@@ -125,21 +125,6 @@ def split_into_groups(items: Sequence[Item], size: int) -> list[tuple[Item, ...]
     return [tuple(items[at : at + size]) for at in range(0, len(items), size)]
 
 
-def group_prompt_digest(episode: Episode) -> int | None:
-    """For advantages within a group: digest of the prompt, which its members must share.
-
-    The prompt is all messages before the model's first; None if there is only a system prompt.
-    """
-    prompt = []
-    for message in episode.messages:
-        if message.role == "assistant":
-            break
-        prompt.append(message.model_dump_json(exclude_none=True))
-    if all(message.role == "system" for message in episode.messages):
-        return None
-    return stable_hash("\n".join(prompt))
-
-
 @dataclass(slots=True)
 class SeedCheck:
     """Checks that all members of a group got the same task.
@@ -152,18 +137,17 @@ class SeedCheck:
     warn: Callable[[str], None] = warnings.warn
     _warned: bool = False
 
-    def __call__(
-        self, prompts: Sequence[int | None], names: Sequence[str], size: int
-    ) -> dict[str, float]:
-        """Check prompt digests and environment names, ordered by group.
+    def __call__(self, groups: Sequence[Sequence[Episode]]) -> dict[str, float]:
+        """Check the groups of a step, whose members must have the same prompt.
 
         Returns the metric `unseeded` (share of groups with different tasks) if that is allowed.
         """
-        groups = split_into_groups(list(zip(prompts, names, strict=True)), size)
-        # Members without a prompt failed before they saw their task.
-        unseeded = [
-            group[0][1] for group in groups if len({prompt for prompt, _ in group} - {None}) > 1
-        ]
+        unseeded = []
+        for group in groups:
+            prompts = {messages_before_reply(episode.messages) for episode in group}
+            # Members without a prompt failed before they saw their task.
+            if len([each for each in prompts if any(m.role != "system" for m in each)]) > 1:
+                unseeded.append(group[0].environment)
         if unseeded and not self.allow_unseeded:
             raise RunError(
                 f"{unseeded[0]} shows different tasks for the same seed, so that attempts cannot "

@@ -54,7 +54,7 @@ class Curriculum:
         self._lowest, self._highest = 0.0, best
         """The range of rewards: 0 and the best possible one, or what was seen beyond them."""
         if state:
-            self._bandit.restore(state["buckets"])
+            self._bandit.counts = [BucketCounts(**counts) for counts in state["buckets"]]
             self._lowest, self._highest = state["lowest"], state["highest"]
         self._step_groups: Counter[int] = Counter()
         self._drawn: list[int] = []
@@ -64,7 +64,8 @@ class Curriculum:
     def state(self) -> JsonObject:
         """All that a resumed run needs to draw the same buckets."""
         return {
-            "buckets": self._bandit.state(), "lowest": self._lowest, "highest": self._highest,
+            "buckets": [asdict(counts) for counts in self._bandit.counts],
+            "lowest": self._lowest, "highest": self._highest,
         }  # fmt: skip
 
     def choose(self, number: int) -> tuple[str, JsonObject]:
@@ -92,11 +93,9 @@ class Curriculum:
         scored = [reward for reward in rewards if reward is not None]
         self._lowest = min([self._lowest, *scored])
         self._highest = max([self._highest, *scored])
-        outcomes = []
         for bucket, group, signal in zip(self._drawn, groups, has_signal, strict=True):
             successes = [self._success(each) for each in group if each.reward is not None]
-            outcomes.append(GroupOutcome(bucket, successes, signal))
-        self._bandit.update(outcomes)
+            self._bandit.counts[bucket].add_group(successes, has_signal=signal)
 
     def step_metrics(self) -> dict[str, float]:
         """Groups and success rate of each bucket that the step drew."""
@@ -173,21 +172,23 @@ class BucketCounts:
     groups: float = 0.0
     groups_with_signal: float = 0.0
 
+    def add_group(self, successes: Sequence[float], *, has_signal: bool) -> None:
+        """Count a group by the success of its scored attempts, each between 0 and 1.
+
+        `has_signal`: whether the attempts have different rewards.
+        """
+        self.total_groups += 1
+        self.total_attempts += len(successes)
+        if successes:
+            self.attempts += len(successes)
+            self.successes += sum(successes)
+            self.groups += 1
+            self.groups_with_signal += has_signal
+
     @property
     def success_rate(self) -> float | None:
         """The success rate now; None before the first attempt."""
         return self.successes / self.attempts if self.attempts else None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOutcome:
-    """What the attempts at one task of a bucket came to."""
-
-    bucket: int
-    successes: Sequence[float]
-    """Between 0 and 1, of each attempt that was scored."""
-    has_signal: bool
-    """Whether the attempts have different rewards."""
 
 
 @dataclass(slots=True)
@@ -231,23 +232,6 @@ class BucketBandit:
                 weights = [self._sample_weight(self.counts[at], rng) for at in candidates]
                 drawn += rng.choices(candidates, weights)
         return drawn
-
-    def update(self, outcomes: Sequence[GroupOutcome]) -> None:
-        for outcome in outcomes:
-            counts, attempts = self.counts[outcome.bucket], len(outcome.successes)
-            counts.total_groups += 1
-            counts.total_attempts += attempts
-            if attempts:
-                counts.attempts += attempts
-                counts.successes += sum(outcome.successes)
-                counts.groups += 1
-                counts.groups_with_signal += outcome.has_signal
-
-    def state(self) -> list[dict[str, Any]]:
-        return [asdict(each) for each in self.counts]
-
-    def restore(self, state: Sequence[dict[str, Any]]) -> None:
-        self.counts = [BucketCounts(**each) for each in state]
 
     @staticmethod
     def _sample_weight(counts: BucketCounts, rng: random.Random) -> float:

@@ -20,7 +20,6 @@ from ludus.train.grpo.advantages import (
     SeedCheck,
     TurnCredit,
     TurnValues,
-    group_prompt_digest,
     has_equal_returns,
     split_into_groups,
     turn_advantages,
@@ -162,9 +161,7 @@ class GroupRollouts:
             for name, value in self.rewards.parts(episode).items():
                 parts[name].append(value)
         metrics |= {f"rewards/{name}/mean": fmean(values) for name, values in parts.items()}
-        prompts = [group_prompt_digest(each) for each in episodes]
-        names = [each.environment for each in episodes]
-        return metrics | self.check_seeds(prompts, names, self.config.group_size)
+        return metrics | self.check_seeds(split_into_groups(episodes, self.config.group_size))
 
     def _check_failures(self, episodes: Sequence[Episode]) -> None:
         """End the run if no episode can be played, unless that may be due to these tasks alone."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Self, TypeVar
 
@@ -35,6 +34,9 @@ from ludus.rollout.progress import EpisodeProgress, PhaseProgress, Watchdog
 from ludus.rollout.session_pool import SessionPool
 
 CLOSE_TIMEOUT_S = 15.0
+TICK_S = 0.25
+UNREACHABLE_WARNING_S = 5.0
+"""Seconds after which an unreachable server is reported."""
 PREFLIGHT_SEARCH_TASKS = 8
 """Tasks per environment of the plan among which the preflight looks for tasks of each."""
 T = TypeVar("T")
@@ -71,7 +73,8 @@ class RolloutWorker:
         self._config, self._score_episode = config, score_episode
         self._say, self._stop_requested = say, stop_requested
         self._pools: dict[str, SessionPool] = {}
-        self._monitor: RolloutMonitor
+        self.stop_reason: str | None = None
+        """Why waiting for an unreachable server was given up, if it was."""
 
     def __enter__(self) -> Self:
         config = self._config
@@ -85,13 +88,6 @@ class RolloutWorker:
                 spec: SessionPool(endpoint.endpoint, reconnect_timeout=config.reconnect_timeout)
                 for spec, endpoint in self.endpoints.items()
             }
-            self._monitor = RolloutMonitor(
-                self._pools,
-                self._say,
-                stop_requested=self._stop_requested,
-                stall_warning_s=config.stall_warning,
-                model_is_busy=lambda: self.agent is not None and self.agent.stall_expected,
-            )
         except BaseException:
             self.__exit__()
             raise
@@ -118,11 +114,6 @@ class RolloutWorker:
         """The environments' names in episodes."""
         return tuple(endpoint.name for endpoint in self.endpoints.values())
 
-    @property
-    def stop_reason(self) -> str | None:
-        """Why waiting for an unreachable server was given up, if it was."""
-        return self._monitor.stop_reason
-
     def plan(
         self, run_id: str, *, seed: int, group_size: int,
         choose: Callable[[int], tuple[str, JsonObject]] | None = None,
@@ -143,7 +134,7 @@ class RolloutWorker:
         episodes = PREFLIGHT_SEARCH_TASKS * len(self.endpoints) * plan.group_size
         statuses: dict[str, EpisodeProgress] = {}
         check = preflight_endpoints(plan, self.endpoints, episodes, statuses)
-        self.run(self._monitor.watch(check, statuses))
+        self.run(self._watch(check, statuses))
 
     def preflight_buckets(self, buckets: Sequence[Bucket], *, seed: int) -> None:
         """Start a task of every bucket of a curriculum, so that none fails during training."""
@@ -163,7 +154,7 @@ class RolloutWorker:
                 del statuses[name]
 
         statuses: dict[str, EpisodeProgress] = {}
-        self.run(self._monitor.watch(check_buckets(), statuses))
+        self.run(self._watch(check_buckets(), statuses))
         if failures:
             more = f" ({len(failures) - 1} more cannot either)" if len(failures) > 1 else ""
             raise ConfigError(f"A bucket of `curriculum` cannot be played{more}: {failures[0]}")
@@ -209,7 +200,49 @@ class RolloutWorker:
                 tasks = [group.create_task(play_one(index)) for index in indices]
             return [task.result() for task in tasks]
 
-        return self.run(self._monitor.watch(play_all(), statuses))
+        return self.run(self._watch(play_all(), statuses))
+
+    async def _watch(
+        self, coroutine: Coroutine[Any, Any, T], statuses: Mapping[str, EpisodeProgress]
+    ) -> T:
+        """Await the coroutine while watching its episodes and the servers."""
+        reported: set[str] = set()
+        watchdog = Watchdog(
+            statuses, self._say, timeout=self._config.stall_warning,
+            model_excused=lambda: self.agent is not None and self.agent.stall_expected,
+        )  # fmt: skip
+
+        async def tick_forever() -> None:
+            while True:
+                watchdog.heartbeat()
+                self._check_servers(reported)
+                await asyncio.sleep(TICK_S)
+
+        with watchdog:
+            async with asyncio.TaskGroup() as group:
+                ticking = group.create_task(tick_forever())
+                result = await coroutine
+                ticking.cancel()
+        return result
+
+    def _check_servers(self, reported: set[str]) -> None:
+        """Report each unreachable server once per rollout, and stop if that is requested.
+
+        Stopping in the middle of a step loses nothing: no weights change during rollouts.
+        """
+        for spec, pool in self._pools.items():
+            if pool.unreachable_since is None:
+                continue
+            self.stop_reason = self._stop_requested()
+            if self.stop_reason is not None:
+                raise RunError(
+                    f"{spec} is unreachable, and the run was {self.stop_reason} while waiting for "
+                    "it. The same command resumes from the step before."
+                )
+            silent_s = monotonic() - pool.unreachable_since
+            if spec not in reported and silent_s > UNREACHABLE_WARNING_S:
+                reported.add(spec)
+                self._say(f"{spec} is unreachable; waiting for it")
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop of the sessions."""
@@ -222,66 +255,3 @@ class RolloutWorker:
             raise first from None
         except SystemExit as error:
             raise RunError(f"Playing episodes failed: {describe_exception(error)}.") from error
-
-
-TICK_S = 0.25
-UNREACHABLE_WARNING_S = 5.0
-"""Seconds after which an unreachable server is reported."""
-
-
-@dataclass(slots=True)
-class RolloutMonitor:
-    """Watches rollouts: reports what hangs, and gives up on unreachable servers on request."""
-
-    pools: Mapping[str, SessionPool]
-    say: Callable[[str], None]
-    stop_requested: Callable[[], str | None]
-    """Returns why to stop, if so; asked while a server is unreachable."""
-    stall_warning_s: float
-    """Seconds after which an episode that does not progress is reported."""
-    model_is_busy: Callable[[], bool] = lambda: False
-    """Whether the model is computing: episodes that wait for it do not hang."""
-    stop_reason: str | None = None
-    """Why waiting for an unreachable server was given up, if it was."""
-    _reported: set[str] = field(default_factory=set)
-
-    async def watch(
-        self, coroutine: Coroutine[Any, Any, T], statuses: Mapping[str, EpisodeProgress]
-    ) -> T:
-        """Await the coroutine while watching its episodes."""
-        self._reported.clear()
-        watchdog = Watchdog(
-            statuses, self.say, timeout=self.stall_warning_s, model_excused=self.model_is_busy
-        )
-
-        async def tick_forever() -> None:
-            while True:
-                watchdog.heartbeat()
-                self._check_servers()
-                await asyncio.sleep(TICK_S)
-
-        with watchdog:
-            async with asyncio.TaskGroup() as group:
-                ticking = group.create_task(tick_forever())
-                result = await coroutine
-                ticking.cancel()
-        return result
-
-    def _check_servers(self) -> None:
-        """Report each unreachable server once per rollout, and stop if that is requested.
-
-        Stopping in the middle of a step loses nothing: no weights change during rollouts.
-        """
-        for spec, pool in self.pools.items():
-            if pool.unreachable_since is None:
-                continue
-            self.stop_reason = self.stop_requested()
-            if self.stop_reason is not None:
-                raise RunError(
-                    f"{spec} is unreachable, and the run was {self.stop_reason} while waiting for "
-                    "it. The same command resumes from the step before."
-                )
-            silent_s = monotonic() - pool.unreachable_since
-            if spec not in self._reported and silent_s > UNREACHABLE_WARNING_S:
-                self._reported.add(spec)
-                self.say(f"{spec} is unreachable; waiting for it")

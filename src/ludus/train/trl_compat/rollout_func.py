@@ -30,7 +30,7 @@ from ludus.policy.load import Policy
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.episode_loop import SYSTEM_PROMPT, EpisodeLimits
 from ludus.train.distributed import Distributed
-from ludus.train.grpo.advantages import SeedCheck, group_prompt_digest
+from ludus.train.grpo.advantages import SeedCheck, split_into_groups
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
@@ -103,8 +103,8 @@ class _RolloutFunc:
         training = bool(trainer.model.training)
         size = trainer.num_generations if training else trainer.num_generations_eval
         worker, distributed = self._ensure_worker(trainer), Distributed.current()
-        groups = distributed.world_size * len(prompts) // size
-        groups_before = self._count_groups_before(trainer, groups)
+        num_groups = distributed.world_size * len(prompts) // size
+        groups_before = self._count_groups_before(trainer, num_groups)
         indices = []
         for position, prompt in enumerate(prompts, distributed.rank * len(prompts)):
             # A prompt may be a text or a conversation.
@@ -121,10 +121,8 @@ class _RolloutFunc:
             episodes = worker.play(plan, indices)
         finally:
             trainer.model.train(training)
-        all_episodes = distributed.all_gather(episodes)
-        names = [episode.environment for episode in all_episodes]
-        digests = [group_prompt_digest(episode) for episode in all_episodes]
-        for name, share in self.check_seeds(digests, names, size).items():
+        groups = split_into_groups(distributed.all_gather(episodes), size)
+        for name, share in self.check_seeds(groups).items():
             trainer._metrics["train" if training else "eval"][name].append(share)
         rewards = [episode.reward for episode in episodes]
         rows = to_rollout_batch(episodes, trainer.processing_class.pad_token_id)
