@@ -126,3 +126,5 @@ def test_parts_are_as_large_as_the_limits_allow() -> None:
     assert divide(60, None) == [3, 2, 1]
     assert divide(None, 4) == [4, 2]
     assert divide(30, 2) == [2, 1, 1, 1, 1]
+    episodes = episodes[:1] * 100
+    assert divide(900, None) == [50, 50]

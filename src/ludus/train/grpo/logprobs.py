@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ludus.train.acceleration import compile_layers
 from ludus.train.data.rows import IGNORE_INDEX
 from ludus.train.grpo.packed_groups import (
     EpisodeTokens,
@@ -64,17 +65,20 @@ class LogprobScorer:
     checked: bool = False
     """Whether the layout has been compared with rows."""
     float16_works: bool = True
+    compiles: bool = False
+    """Whether the layers are compiled once the layout has been checked."""
     say: Callable[[str], None] = lambda text: None
 
     @classmethod
     def for_model(
         cls, model: PreTrainedModel, accelerator: Accelerator, pad_token_id: int, *,
-        aux_loss: bool, say: Callable[[str], None],
+        aux_loss: bool, compiles: bool, say: Callable[[str], None],
     ) -> LogprobScorer:  # fmt: skip
         """A scorer with the fastest layout that the model and the device support."""
         from ludus.train.varlen_attention import supports_varlen, varlen_kernel_works
 
         scorer = cls(model, Layout.PADDED, accelerator, pad_token_id, aux_loss, say=say)
+        scorer.compiles = compiles
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         if not supports_packing(base.config):
             return scorer
@@ -153,6 +157,8 @@ class LogprobScorer:
         if reason:
             self.layout = Layout.PADDED
             self.say(f"Episodes are computed row by row, which is slower: packed, {reason}")
+        elif self.compiles and self.layout is Layout.FLASH:
+            compile_layers(self.model, dynamic=True)
 
     @contextmanager
     def _forward(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from ludus.errors import OutOfMemory
@@ -50,6 +51,9 @@ class MemoryBudget:
         limit = self.token_limit(trainer)
         low, high = start + 1, most
         if limit is not None:
+            # Of equal size: a small last part would take longer than its share.
+            remaining = size(episodes[start:])
+            limit = max(1, ceil(remaining / ceil(remaining / limit)))
             while low < high:  # The largest stop whose part is within the limit.
                 middle = (low + high + 1) // 2
                 if size(episodes[start:middle]) <= limit:

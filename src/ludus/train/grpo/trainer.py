@@ -20,7 +20,6 @@ from trl.trainer.utils import use_adapter
 from ludus.errors import ConfigError
 from ludus.policy.device import release_gpu_memory
 from ludus.policy.vision.training_images import episode_image_inputs
-from ludus.train.acceleration import compile_layers
 from ludus.train.callbacks import add_callback
 from ludus.train.context import GRPOContext
 from ludus.train.grpo.advantages import TurnValues
@@ -34,7 +33,7 @@ from ludus.train.grpo.learning_rate import (
     scale_schedule,
     warmup_schedule,
 )
-from ludus.train.grpo.logprobs import Layout, LogprobScorer, pad_episodes
+from ludus.train.grpo.logprobs import LogprobScorer, pad_episodes
 from ludus.train.grpo.memory_budget import MemoryBudget
 from ludus.train.grpo.packed_groups import EpisodeTokens
 from ludus.train.grpo.policy_loss import PolicyLoss, kl_estimate
@@ -142,9 +141,8 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
             self._scorer = LogprobScorer.for_model(
                 self._unwrapped, self.accelerator, self.processing_class.pad_token_id,
                 aux_loss=self.aux_loss_enabled, say=self.say,
+                compiles=not self.args.gradient_checkpointing,
             )  # fmt: skip
-            if self._scorer.layout is Layout.FLASH and not self.args.gradient_checkpointing:
-                compile_layers(self._unwrapped, dynamic=True)
         return self._scorer
 
     @property
