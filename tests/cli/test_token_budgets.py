@@ -15,7 +15,7 @@ from ludus.data.episode import StopReason
 
 @pytest.mark.parametrize(
     ("command", "reply", "episode"),
-    [("collect", 2048, None), ("eval", 512, None), ("train grpo", None, 256)],
+    [("collect", 2048, None), ("eval", 512, None), ("train grpo", None, 0)],
 )
 def test_all_commands_have_the_same_token_options(
     command: str, reply: int | None, episode: int | None

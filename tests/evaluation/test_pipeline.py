@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -141,11 +142,10 @@ async def test_broken_episodes_are_not_zeros(tmp_path: Path) -> None:
 async def test_known_tasks_are_excluded(tmp_path: Path) -> None:
     trained = await collect(COUNTER, tmp_path / "run", CollectConfig(num_episodes=30))
     oracle, out = [candidate_with("oracle", OracleAgent())], tmp_path / "eval"
-    whole = await evaluate(COUNTER, oracle, out, quick_config(num_episodes=30))
+    config = quick_config(num_episodes=30, split="train")
+    whole = await evaluate(COUNTER, oracle, out, config)
     data = trained.folder / "episodes.jsonl"
-    held = await evaluate(
-        COUNTER, oracle, out, quick_config(num_episodes=30, exclude_tasks_in=data)
-    )
+    held = await evaluate(COUNTER, oracle, out, replace(config, exclude_tasks_in=data))
     (all_of_them,), (rest,) = whole.scores, held.scores
     assert all_of_them.contaminated == 0 and all_of_them.metrics["accuracy"].n == 30
     assert 0 < rest.contaminated < 30, "46 goals: some of 30 were among the other 30"
@@ -171,7 +171,7 @@ async def test_equal_prompts_exclude_only_known_task_ids(
 ) -> None:
     trained = await collect("wordle", tmp_path / "run", CollectConfig(num_episodes=6, seed=999))
     oracle = [candidate_with("oracle", OracleAgent())]
-    config = quick_config(num_episodes=8, exclude_tasks_in=trained.folder)
+    config = quick_config(num_episodes=8, exclude_tasks_in=trained.folder, split="train")
     evaluation = await evaluate("wordle", oracle, tmp_path / "eval", config)
     assert evaluation.scores[0].contaminated == 6
 

@@ -28,7 +28,7 @@ def test_a_rollout_worker_holds_a_container_until_it_closes(engine: StandInEngin
     assert mixture.specs == ("docker:catch:1", "echo")
     with RolloutWorker(mixture, RolloutConfig()) as worker:
         assert worker.names == ("catch", "echo")
-        worker.preflight(worker.plan("run", seed=0, group_size=1))
+        worker.preflight(seed=0)
         assert len(engine.containers()) == 1
     assert not engine.containers()
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from ludus.data.tool_schema import JsonObject, ToolSpec
 from ludus.environment.faults import is_author_error, locate_function, log_fault, to_wire_error
 from ludus.environment.spec import EnvSpec
+from ludus.environment.task_splits import key_digest
 from ludus.environment.tool_environment import as_observation, as_tool_result, fault_result
 from ludus.environment.worker_threads import WorkerThread, WorkerThreads
 from ludus.errors import (
@@ -161,6 +162,10 @@ class EnvironmentRunner:
             turns = self.environment.max_turns if self.env_spec.native else None
             if isinstance(turns, int):
                 observation.metadata["max_turns"] = turns
+            if self.env_spec.has_task_key:
+                key = await self._call_guarded(self.environment.task_key, "task_key")
+                if key is not None:
+                    observation.metadata["task_key"] = key_digest(str(key))
             if self.env_spec.has_progress:
                 await self._add_progress(observation)
             return observation

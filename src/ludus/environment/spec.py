@@ -108,7 +108,7 @@ class EnvSpec:
     @cached_property
     def is_async(self) -> bool:
         """Whether any of its methods is a coroutine function."""
-        names = ["reset", "step", "state", "progress", "list_tools"]
+        names = ["reset", "step", "state", "progress", "task_key", "list_tools"]
         names += [tool.name for tool in self.tools or ()]
         members = [getattr(self.cls, name, None) for name in names]
         return bool(self.async_methods) or any(
@@ -120,6 +120,11 @@ class EnvSpec:
     def has_progress(self) -> bool:
         """Whether the class overrides `progress`."""
         return self.native and getattr(self.cls, "progress", None) is not Environment.progress
+
+    @cached_property
+    def has_task_key(self) -> bool:
+        """Whether the class overrides `task_key`."""
+        return self.native and getattr(self.cls, "task_key", None) is not Environment.task_key
 
     def parse_action(self, data: Mapping[str, object]) -> Any:
         """Validate an action; raises `InvalidAction` with all errors."""

@@ -129,6 +129,9 @@ class GuessNumber(ToolEnvironment):
         number = rng.randint(self.lowest, self.highest)
         return ToolCall(name="guess", arguments={"number": number})
 
+    def task_key(self) -> str:
+        return f"guess {self.secret} from {self.low} to {self.high}"
+
     def progress(self) -> float:
         """The fraction of the information that the guesses have brought; 1 for the number."""
         left = 0 if self.found else self.highest - self.lowest + 1

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from ludus.environment.task_splits import TaskChoice
 from ludus.errors import ConfigError
 from ludus.options import Option, expand_path
 from ludus.rollout.config import RolloutConfig
@@ -23,6 +24,9 @@ class EvalConfig(RolloutConfig):
     """Number of episodes per candidate."""
     seed: Annotated[int, Option("Tasks", advanced=True)] = 999
     """Seed that selects the tasks; by default not the one of the training data."""
+    split: Annotated[TaskChoice, Option("Tasks", hidden=True)] = "test"
+    """Tasks that are played, divided by what identifies them: those to train on, those that select
+    models, those that judge them, or all."""
     sweep: Annotated[Sequence[str], Option("Tasks", metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE")] = ()
     """Argument of reset to vary, such as max_digits=2..6, with `num_episodes` at each value;
     repeatable for combinations."""

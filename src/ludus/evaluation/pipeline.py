@@ -38,7 +38,13 @@ from ludus.evaluation.slices import build_slices
 from ludus.evaluation.table import render_report
 from ludus.rollout.collect import collect
 from ludus.rollout.config import CollectConfig
-from ludus.rollout.progress import CandidateStarted, ProgressCallback, ignore_progress
+from ludus.rollout.progress import (
+    CandidateStarted,
+    Notice,
+    ProgressCallback,
+    ProgressEvent,
+    ignore_progress,
+)
 
 EVALS_DIR = Path("evals")
 REPORT_FILE = "README.md"
@@ -101,6 +107,15 @@ async def evaluate(
         ]
         await check_local_models(incomplete, progress)
         played, stop_request, complete = list[CandidateAttempts](), None, True
+        said = set[str]()
+
+        def report(event: ProgressEvent) -> None:
+            """Report what concerns all candidates once."""
+            if not isinstance(event, Notice) or event.message not in said:
+                progress(event)
+            if isinstance(event, Notice):
+                said.add(event.message)
+
         for candidate in parsed:
             progress(CandidateStarted(candidate.label))
             # Close each agent before the next one plays: one model in memory at a time.
@@ -108,7 +123,7 @@ async def evaluate(
                 # Whether to resume was decided for the folder of the evaluation.
                 collect_config = replace(CollectConfig.from_rollout(config, agent), resume=True)
                 result = await collect(
-                    env, folder / candidate.label, collect_config, progress=progress
+                    env, folder / candidate.label, collect_config, progress=report
                 )
             recorded = load_attempts(RunFolder.open(result.folder), num_episodes)
             attempts = exclude_known(recorded, known)

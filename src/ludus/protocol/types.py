@@ -60,6 +60,9 @@ class TextObservation(Observation):
         return cls(text=text, content=list(content))
 
 
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult(Generic[ObsT]):
     """The result of a reset or a step."""
@@ -100,6 +103,12 @@ class StepResult(Generic[ObsT]):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
             return None
         return float(value)
+
+    @property
+    def task_key(self) -> str | None:
+        """The digest of the environment's `task_key()`, as the reset says; None without it."""
+        value = self.metadata.get("task_key")
+        return value if isinstance(value, str) and _DIGEST.fullmatch(value) else None
 
     @property
     def max_turns(self) -> int | None:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ludus.agents.agent import Agent
@@ -33,6 +33,7 @@ from ludus.rollout.endpoints import (
 )
 from ludus.rollout.episode_loop import build_broken_record, retry_faults, run_attempt
 from ludus.rollout.episode_run import EpisodeRun
+from ludus.rollout.held_out_tasks import find_splits
 from ludus.rollout.plan import Assignment, Plan, build_plan
 from ludus.rollout.process_worker import ProcessWorkers, available_cores
 from ludus.rollout.progress import (
@@ -134,6 +135,7 @@ async def collect(
         for number, bucket in enumerate(buckets):
             task = plan[number * config.group_size].task
             await preflight_tasks(bucket.spec, endpoints[bucket.spec], [task])
+        plan = replace(plan, splits=await find_splits(plan, config.split, warn))
         if model is not None:
             progress(PhaseProgress(f"Loading {model}", in_log=True))
         await agent.prepare({endpoints[spec].name: tools[spec] for spec in endpoints})

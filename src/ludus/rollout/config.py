@@ -19,6 +19,7 @@ from ludus.data.files import stable_hash
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
 from ludus.environment.task_buckets import Bucket, build_buckets, parse_axes, select_environments
+from ludus.environment.task_splits import TaskChoice
 from ludus.errors import ConfigError
 from ludus.options import Option, parse_assignments, parse_duration
 from ludus.rollout.episode_loop import SYSTEM_PROMPT, EpisodeLimits
@@ -104,6 +105,9 @@ class RolloutConfig(EpisodeConfig):
     repeatable for combinations."""
     seed: Annotated[int, Option("Tasks", advanced=True)] = 0
     """Seed that selects the tasks."""
+    split: Annotated[TaskChoice, Option("Tasks", hidden=True)] = "train"
+    """Tasks that are played, divided by what identifies them: those to train on, those that select
+    models, those that judge them, or all."""
     group_size: Annotated[int, Option("Tasks", advanced=True)] = 1
     """Number of episodes per task."""
     max_episode_tokens: Annotated[
@@ -206,6 +210,8 @@ class RolloutConfig(EpisodeConfig):
                     settings.setdefault("task_files", {})[name] = digest
         if self.sweep:
             settings["sweep"] = list(self.sweep)
+        if self.split != "train":
+            settings["split"] = self.split
         return {
             **settings,
             "seed": self.seed,

@@ -24,6 +24,7 @@ from ludus.client.session import Session
 from ludus.data.episode import Episode, EpisodeFault, StopReason, Timing, Tokens, Usage
 from ludus.data.messages import Call, Function, Message, Role, message_from_content
 from ludus.data.tool_schema import JsonObject
+from ludus.environment.task_splits import split_of
 from ludus.errors import (
     BadEnvironment,
     InvalidAction,
@@ -33,6 +34,7 @@ from ludus.errors import (
     WorkersFailed,
 )
 from ludus.protocol.types import StepResult
+from ludus.rollout.held_out_tasks import identify_task
 from ludus.rollout.plan import Assignment
 from ludus.rollout.progress import EpisodeProgress
 from ludus.rollout.session_pool import SessionPool
@@ -48,6 +50,8 @@ PERMANENT_FAULTS = FATAL_FAULTS | {InvalidAction.__name__, RequestRefused.__name
 DEFAULT_MAX_TURNS = 20
 _REWARD_DIGITS = 12
 """Decimals of a sum of rewards: more of them are rounding errors."""
+MAX_SEEDS_DRAWN = 128
+"""Seeds after which an episode is played with a task of another split than the wanted one."""
 NOT_RUN_MESSAGE = "Error: This call was not run, because the episode had ended before it."
 _STOP_REASONS_WITHOUT_CALL = {
     FinishReason.LENGTH: StopReason.MAX_TOKENS,
@@ -98,7 +102,7 @@ async def run_episode(
             error, status, limits.episode_timeout if late else None
         )
     return _build_record(
-        assignment,
+        episode.assignment,
         status,
         agent=describe_agent(agent, limits),
         attempt=attempt,
@@ -283,7 +287,7 @@ class _EpisodeInProgress:
 
     async def run(self, agent: Agent) -> StopReason:
         with self.status.track("environment", "reset"):
-            first = await self.session.reset(**self.assignment.task)
+            first = await self.reset()
             self.add_result(first, "user")
         if self.limits.max_turns is not None:
             self.max_turns = self.limits.max_turns
@@ -305,6 +309,16 @@ class _EpisodeInProgress:
             return await self.run_turns(player)
         finally:
             await player.close()
+
+    async def reset(self) -> StepResult[JsonObject]:
+        """Start the episode, with other seeds until its task is from the wanted split."""
+        drawn = self.assignment
+        for number in range(1, MAX_SEEDS_DRAWN):
+            first = await self.session.reset(**self.assignment.task)
+            if drawn.split is None or split_of(identify_task(first)) == drawn.split:
+                return first
+            self.assignment = drawn.redraw(number)
+        return await self.session.reset(**self.assignment.task)
 
     async def run_turns(self, player: Player) -> StopReason:
         truncated = False

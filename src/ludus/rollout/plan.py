@@ -11,7 +11,7 @@ because the environment's reset renders its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from ludus.data.json_files import numbered_lines
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket, evenly
+from ludus.environment.task_splits import Split
 from ludus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ class Assignment:
     group_id: str = ""
     member: int = 0
     """Position in the group of episodes with the same task, from 0."""
+    split: Split | None = None
+    """The split that the task must be from; other seeds are drawn until it is."""
+
+    def redraw(self, number: int) -> Assignment:
+        """The same episode with the seed of another draw, counted from 1."""
+        seed = stable_hash(f"{self.seed}/redraw/{number}") % _NUM_SEEDS
+        task = {**self.task, "seed": seed}
+        return replace(self, task=task, seed=seed, group_id=task_group_id(self.environment, task))
 
     @classmethod
     def of(cls, environment: str, /, **task: Any) -> Assignment:
@@ -69,6 +78,8 @@ class Plan:
     """Arguments of `reset` for each task; a task without a seed gets one from its number."""
     choose: Callable[[int], tuple[str, JsonObject]] | None = None
     """Gives a task's environment and own arguments by number, instead of `mixture` and `tasks`."""
+    splits: Mapping[str, Split] = field(default_factory=dict)
+    """By spec: the split that tasks are from. Those that bring their own seed are played as is."""
 
     def spec_of(self, index: int) -> str:
         """The spec of the environment of episode `index`."""
@@ -91,6 +102,7 @@ class Plan:
             seed=seed,
             group_id=task_group_id(name, task),
             member=member,
+            split=self.splits.get(spec) if own_task.get("seed") is None else None,
         )
 
     def _choose_task(self, number: int) -> tuple[str, JsonObject]:

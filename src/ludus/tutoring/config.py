@@ -100,7 +100,7 @@ class TutorConfig(EpisodeConfig):
     def held_out_config(self, student: Agent) -> CollectConfig:
         """How held-out tasks are played: the same ones after every round."""
         played = self.play_config("held-out", self.eval_episodes)
-        return replace(played, agent=student, explore=0.0, working=False)
+        return replace(played, agent=student, explore=0.0, working=False, split="validation")
 
     def as_json(self) -> JsonObject:
         """The settings that must be the same to continue. More `rounds` may follow."""

@@ -15,6 +15,7 @@ from ludus import Episode, grpo
 from ludus.data.episode import EpisodeFault, StopReason
 from ludus.errors import EnvironmentNotFound, RunError, TrainingDiverged
 from ludus.rollout.config import RolloutConfig
+from ludus.rollout.held_out_tasks import MIN_TASKS
 from ludus.train.grpo import grpo_config, rollout_worker
 from ludus.train.grpo.group_rollouts import GroupRollouts
 from ludus.train.grpo.policy_loss import PolicyLoss
@@ -29,6 +30,10 @@ class Shaky(Pick):
         if letter in "de":
             raise OSError("the wheel came off")
         return super().reward_of(letter)
+
+
+PROBED = 2 * MIN_TASKS
+"""Resets that find out that there are too few different tasks to hold some out."""
 
 
 class Failing(Pick):
@@ -70,7 +75,7 @@ def test_broken_episodes_are_unscored_and_do_not_count_as_zero(model: Path, tmp_
 
 def test_a_checkpoint_is_saved_when_the_environment_fails(model: Path, tmp_path: Path) -> None:
     # One for the preflight, and two steps.
-    Failing.left = 17
+    Failing.left = PROBED + 17
     config = small_config(steps=5)
     spec, out = "train.grpo.test_faults:Failing", tmp_path / "out"
     with pytest.raises(RunError, match=r"8 episodes .*server is down"):
@@ -86,7 +91,7 @@ def test_a_checkpoint_is_saved_when_the_environment_fails(model: Path, tmp_path:
 def test_the_cause_is_raised_also_when_the_checkpoint_cannot_be_saved(
     model: Path, tmp_path: Path
 ) -> None:
-    Failing.left, out = 17, tmp_path / "out"
+    Failing.left, out = PROBED + 17, tmp_path / "out"
     incomplete = out / "checkpoints" / "checkpoint-2"
 
     class BlockingDisk(RecordingProgress):
@@ -107,7 +112,7 @@ def test_an_existing_checkpoint_of_the_step_is_not_overwritten(model: Path, tmp_
     out = tmp_path / "out"
     written = []
     # One for the preflight and a step; then for the preflight alone.
-    for Failing.left in (9, 1):
+    for Failing.left in (PROBED + 9, PROBED + 1):
         with pytest.raises(RunError, match="the server is down"):
             grpo("train.grpo.test_faults:Failing", str(model), out, small_config(steps=5))
         weights = out / "checkpoints" / "checkpoint-1" / "model.safetensors"

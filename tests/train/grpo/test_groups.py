@@ -59,7 +59,7 @@ def test_allow_unseeded_warns_once_and_logs_the_share_of_unseeded_groups(
     assert grpo(spec, str(model), tmp_path / "out", config, progress=seen).steps == 2
     shares = [line["unseeded"] for line in read_curve(tmp_path / "out")]
     assert shares == [0.5, 0.5], "one of two groups ignores its seed"
-    (warning,) = (text for text in seen.messages if "different tasks" in text)
+    (warning,) = (text for text in seen.messages if "different tasks for the same seed" in text)
     assert warning.startswith(UNSEEDED)
 
 

@@ -14,9 +14,18 @@ import pytest
 import torch
 
 from ludus import Episode, grpo
+from ludus.environment.task_splits import key_digest, split_of
 from ludus.errors import ConfigError
 from ludus.train import Lora
-from train.grpo.toy_environments import FLAT, LEVELS, PICK, read_episodes, small_config
+from ludus.train.grpo.held_out import HeldOutEvaluator
+from train.grpo.toy_environments import (
+    FLAT,
+    LEVELS,
+    MANY_PICKS,
+    PICK,
+    read_episodes,
+    small_config,
+)
 from train.short_runs import RecordingProgress, read_curve
 from train.test_processes import launch
 
@@ -119,6 +128,35 @@ def test_the_saved_model_is_compared_with_the_start_on_fresh_tasks(
     assert "better than the start" in said and said in (out / "README.md").read_text()
     # They are other tasks than those that select the model, and than those that are trained on.
     assert start != next(line["eval_rewards"] for line in log if "eval_rewards" in line)
+
+
+def test_held_out_and_fresh_tasks_are_no_training_tasks(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: dict[str, set[str]] = {"held-out": set(), "fresh": set()}
+    play = HeldOutEvaluator.play
+
+    def record(self: HeldOutEvaluator, trainer: Any, purpose: Any, when: str) -> Any:
+        episodes = play(self, trainer, purpose, when)
+        played[purpose] |= {str(episode.messages[1].content) for episode in episodes}
+        return episodes
+
+    monkeypatch.setattr(HeldOutEvaluator, "play", record)
+    seen = RecordingProgress()
+    config = small_config(steps=4, groups=8, eval_every=2, eval_episodes=12)
+    grpo(MANY_PICKS, str(model), tmp_path / "out", config, progress=seen)
+    trained = {str(each.messages[1].content) for each in read_episodes(tmp_path / "out")}
+    splits = {"held-out": {"validation"}, "fresh": {"test"}, "training": {"train"}}
+    for name, tasks in {**played, "training": trained}.items():
+        assert {split_of(key_digest(task)) for task in tasks} == splits[name]
+        assert len(tasks) == {"held-out": 12, "fresh": 12, "training": 32}[name]
+    assert not any("too few" in text for text in seen.messages)
+
+
+def test_an_environment_with_too_few_tasks_is_named(model: Path, tmp_path: Path) -> None:
+    seen = RecordingProgress()
+    grpo(PICK, str(model), tmp_path / "out", small_config(), progress=seen)
+    assert sum("Pick has too few different tasks" in text for text in seen.messages) == 1
 
 
 def launch_two_processes(

@@ -128,7 +128,7 @@ def test_an_environment_that_exits_fails_the_preflight() -> None:
         build_worker("Exiting", print) as worker,
         pytest.raises(ConfigError, match="SystemExit: Enough"),
     ):
-        worker.preflight(worker.plan("run", seed=0, group_size=1))
+        worker.preflight(seed=0)
 
 
 @pytest.mark.parametrize("name", ["Stuck", "StuckInThread"])
@@ -141,7 +141,7 @@ def test_a_hanging_reset_is_reported_by_the_preflight(name: str) -> None:
 
     Stuck.warned.clear()
     with build_worker(name, say) as worker:
-        worker.preflight(worker.plan("run", seed=0, group_size=1))
+        worker.preflight(seed=0)
     assert f"{HERE}:{name}" in warnings[0] and "reset" in warnings[0]
 
 

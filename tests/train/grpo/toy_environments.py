@@ -38,6 +38,13 @@ class Pick(ToolEnvironment):
         return ToolCall(name="pick", arguments={"letter": "c"})
 
 
+class ManyPicks(Pick):
+    """Has many tasks."""
+
+    def reset(self, *, seed: int | None = None) -> str:
+        return f"Pick a letter ({seed})."
+
+
 class Flat(Pick):
     """Two of three tasks give the same reward for every letter."""
 
@@ -123,9 +130,9 @@ class Levels(Pick):
         return float(letter in self.REWARDED[self.level])
 
 
-PICK, FLAT, CLIMB, FIRST_PICK, MEASURED_PICKS, LEVELS = (
+PICK, MANY_PICKS, FLAT, CLIMB, FIRST_PICK, MEASURED_PICKS, LEVELS = (
     f"train.grpo.toy_environments:{name}"
-    for name in ("Pick", "Flat", "Climb", "FirstPick", "MeasuredPicks", "Levels")
+    for name in ("Pick", "ManyPicks", "Flat", "Climb", "FirstPick", "MeasuredPicks", "Levels")
 )
 
 

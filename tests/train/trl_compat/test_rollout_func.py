@@ -14,14 +14,15 @@ from datasets import Dataset
 from policy.models import tiny
 from policy.trained_policies import player
 from tiny_tokenizers import of_family
-from world import serving, wait_until
+from world import Counter, serving, wait_until
 
 from ludus.data.episode import Episode
+from ludus.environment.task_splits import key_digest, split_of
 from ludus.errors import ConfigError, RunError
 from ludus.policy.chat.chat_format import find_chat_format, set_chat_format
 from ludus.policy.load import Policy
 from ludus.rollout import EpisodeLimits
-from ludus.rollout.plan import task_seed
+from ludus.rollout.plan import Assignment, task_seed
 from ludus.train import rollout_func
 from train.trl_compat.scripted_rollouts import FAST_ARGS
 
@@ -36,6 +37,21 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> Policy:
     policy_copy = replace(trained, model=copy.deepcopy(trained.model))
     set_chat_format(policy_copy.tokenizer, policy_copy.chat_format)
     return policy_copy
+
+
+def drawn_seeds(seed: int, split: str) -> list[int]:
+    """The seeds of a run's first tasks; those of other splits are drawn again."""
+
+    def draw(number: int) -> int:
+        first = drawn = Assignment.of(COUNTER, seed=task_seed(seed, number))
+        draws = 0
+        while split_of(key_digest(Counter().reset(seed=drawn.seed))) != split:
+            draws += 1
+            drawn = first.redraw(draws)
+        assert drawn.seed is not None
+        return drawn.seed
+
+    return [draw(number) for number in range(8)]
 
 
 def build_trainer(
@@ -93,11 +109,12 @@ def test_other_prompts_get_consecutive_tasks(tmp_path: Path, policy: Policy) -> 
 
     trained = [seeds(step) for step in (0, 1)]
     numbers = [[0, 0, 1, 1], [2, 2, 3, 3]]
-    assert trained == [[task_seed(0, number) for number in batch] for batch in numbers]
+    train, test = drawn_seeds(0, "train"), drawn_seeds(1, "validation")
+    assert trained == [[train[number] for number in batch] for batch in numbers]
     trainer.model.eval()
     held_out = [seeds(step) for step in (1, 1, 2, 2)]
     assert held_out[:2] == held_out[2:], "each evaluation is on the same tasks"
-    assert held_out == [[task_seed(1, number) for number in batch] for batch in numbers * 2]
+    assert held_out == [[test[number] for number in batch] for batch in numbers * 2]
     assert not trainer.model.training
 
 
@@ -118,7 +135,8 @@ def test_resumed_training_continues_with_the_next_tasks(tmp_path: Path, policy: 
     more = {"gradient_accumulation_steps": 2, "steps_per_generation": 1, "save_steps": 1}
     steps: dict[str, Any] = {"max_steps": 2, "save_strategy": "steps", **more}
     build_trainer(tmp_path, policy, watched(), ["Play."] * 4, **steps).train()
-    whole = [[task_seed(0, number) for number in (at, at, at + 1, at + 1)] for at in (0, 2, 4, 6)]
+    drawn = drawn_seeds(0, "train")
+    whole = [[drawn[number] for number in (at, at, at + 1, at + 1)] for at in (0, 2, 4, 6)]
     assert seeds == whole
     seeds.clear()
     again = build_trainer(tmp_path, policy, watched(), ["Play."] * 4, **steps)

@@ -105,6 +105,10 @@ class Python(ToolEnvironment):
     def get_task(self, split: str, index: int) -> JsonObject:
         return {**super().get_task(split, index), "pool": split}
 
+    def task_key(self) -> str:
+        """The name: its examples are drawn anew by each seed."""
+        return self.task_name
+
     def reset(
         self,
         *,
@@ -120,7 +124,7 @@ class Python(ToolEnvironment):
         if name not in TASKS:
             hint = did_you_mean(name, TASKS, "See `ludus envs python`.")
             raise ValueError(f"No task is named {name!r}. {hint}")
-        self.task = TASKS[name]
+        self.task_name, self.task = name, TASKS[name]
         self.examples, self.tests = self.task.draw_tests(rng)
         self.max_turns = self.turns_left = max_turns
         return _PROMPT.format(

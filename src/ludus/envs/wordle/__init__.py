@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Literal
-from zlib import crc32
 
 from pydantic import Field
 
 from ludus.client.env_client import EnvClient
 from ludus.data.tool_schema import JsonObject, ToolCall
+from ludus.environment.task_splits import key_digest, split_of
 from ludus.environment.tool_environment import ToolEnvironment
 from ludus.environment.tools import tool
 from ludus.envs.wordle.solver import GREEN, YELLOW, WordIndex, mark_guess, write_working
@@ -70,8 +70,8 @@ class Wordle(ToolEnvironment):
         The word is found, or `max_turns` guesses are made; then the word is told.
     Task arguments:
         seed: picks the word.
-        pool: pick from the words for `train` (the default), which are nine in ten, from those for
-            `test`, which are the others, or from `all`. The splits draw from their pools.
+        pool: pick from the words for `train`, from those for `test`, which are one in eight, or
+            from `all` (the default). The splits draw from their pools.
         length: how many letters the word has (5), from 4 to 8.
         max_turns: how many guesses there are (6).
         words: what to pick from instead of the common words; all of one length, which replaces
@@ -85,7 +85,7 @@ class Wordle(ToolEnvironment):
         self,
         *,
         seed: int | None = None,
-        pool: Pool = "train",
+        pool: Pool = "all",
         length: int = 5,
         max_turns: int = 6,
         words: list[str] | None = None,
@@ -170,6 +170,9 @@ class Wordle(ToolEnvironment):
             pass
         return ToolCall(name="guess", arguments={"word": word})
 
+    def task_key(self) -> str:
+        return self.secret
+
     def progress(self) -> float:
         """The fraction of information, in bits, that the guesses have brought: 1 for the word."""
         if self.secret in self.marked:
@@ -216,14 +219,14 @@ def answers(length: int) -> tuple[str, ...]:
 
 @cache
 def secrets(length: int, pool: Pool) -> tuple[str, ...]:
-    """The secret words of a pool: one in ten for testing, by checksum, the rest for training.
+    """The answers of a pool: for testing those of the split `test`, and the rest for training.
 
     A word keeps its pool when others are added or removed.
     """
     if pool == "all":
         return answers(length)
     test = pool == "test"
-    return tuple(word for word in answers(length) if (crc32(word.encode()) % 10 == 0) == test)
+    return tuple(word for word in answers(length) if (split_of(key_digest(word)) == "test") == test)
 
 
 @cache

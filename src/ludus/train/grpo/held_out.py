@@ -46,6 +46,7 @@ class HeldOutEvaluator:
                 plan = self.worker.plan(
                     f"{self.run_id}-{purpose}", seed=purpose_seed(purpose, self.seed), group_size=1,
                     choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
+                    split="validation" if purpose == "held-out" else "test",
                 )  # fmt: skip
                 rank, world_size = self.distributed.rank, self.distributed.world_size
                 bounds = [self.num_episodes * at // world_size for at in (rank, rank + 1)]

@@ -116,14 +116,15 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
     with memory, worker, RolloutLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():
             curriculum = build_curriculum(context, previous.state)
+            if curriculum is None:
+                worker.preflight(seed=config.tasks_seed)
+            else:
+                worker.preflight_buckets(curriculum.buckets, seed=config.tasks_seed)
+            worker.find_splits(context.buckets)
             plan = worker.plan(
                 context.run_id, seed=config.tasks_seed, group_size=config.group_size,
                 choose=curriculum.choose if curriculum else None,
             )  # fmt: skip
-            if curriculum is None:
-                worker.preflight(plan)
-            else:
-                worker.preflight_buckets(curriculum.buckets, seed=config.tasks_seed)
             progress.phase(PhaseProgress(f"Loading {context.model_ref.name}", in_log=True))
             model = load_trainable_model(context.model_ref)
             if context.vision is not None:

@@ -18,6 +18,7 @@ from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket, evenly
+from ludus.environment.task_splits import Split
 from ludus.errors import ConfigError, RunError, describe_exception
 from ludus.rollout.config import RolloutConfig
 from ludus.rollout.endpoints import (
@@ -29,6 +30,7 @@ from ludus.rollout.endpoints import (
     resolve_endpoints,
 )
 from ludus.rollout.episode_loop import retry_faults, run_attempt
+from ludus.rollout.held_out_tasks import find_splits
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import EpisodeProgress, PhaseProgress, Watchdog
 from ludus.rollout.session_pool import SessionPool
@@ -70,6 +72,8 @@ class RolloutWorker:
         self.endpoints: dict[str, EnvironmentEndpoint] = {}
         self.agent: Agent | None = None
         """Plays the episodes; set once the model is loaded. It is closed with the worker."""
+        self.divisible: frozenset[str] = frozenset()
+        """The environments with enough different tasks to hold some out; see `find_splits`."""
         self._config, self._score_episode = config, score_episode
         self._say, self._stop_requested = say, stop_requested
         self._pools: dict[str, SessionPool] = {}
@@ -116,7 +120,7 @@ class RolloutWorker:
 
     def plan(
         self, run_id: str, *, seed: int, group_size: int,
-        choose: Callable[[int], tuple[str, JsonObject]] | None = None,
+        choose: Callable[[int], tuple[str, JsonObject]] | None = None, split: Split = "train",
     ) -> Plan:  # fmt: skip
         """An endless plan of tasks, each repeated `group_size` times; `choose`: see `Plan`."""
         return Plan(
@@ -127,11 +131,20 @@ class RolloutWorker:
             task=dict(self._config.task),
             endpoints=self.endpoints,
             choose=choose,
+            splits=dict.fromkeys(self.divisible, split),
         )
 
-    def preflight(self, plan: Plan) -> None:
+    def find_splits(self, buckets: Sequence[Bucket] = ()) -> None:
+        """Find the environments whose tasks are divided; the others are named in a line."""
+        choose = evenly(buckets, len(buckets)) if buckets else None
+        plan = self.plan("splits", seed=0, group_size=1, choose=choose)
+        check = find_splits(plan, "test", self._say)
+        self.divisible = frozenset(self.run(self._monitor.watch(check, {})))
+
+    def preflight(self, *, seed: int) -> None:
         """Start a task in every environment, so that broken ones are found before training."""
-        episodes = PREFLIGHT_SEARCH_TASKS * len(self.endpoints) * plan.group_size
+        plan = self.plan("preflight", seed=seed, group_size=1)
+        episodes = PREFLIGHT_SEARCH_TASKS * len(self.endpoints)
         statuses: dict[str, EpisodeProgress] = {}
         check = preflight_endpoints(plan, self.endpoints, episodes, statuses)
         self.run(self._watch(check, statuses))

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ludus.data.episode import Episode
 from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture, parse_mixture
+from ludus.environment.task_splits import Split
 from ludus.errors import ConfigError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.load import Policy
@@ -112,9 +113,10 @@ class _RolloutFunc:
             match = _TASK_PROMPT.fullmatch(text.strip()) if isinstance(text, str) else None
             number = int(match[1]) if match else groups_before + position // size
             indices.append(number * size + position % size)
-        # Another seed gives entirely different tasks: evaluate on tasks that are not trained on.
+        # Evaluate on tasks that are not trained on.
         seed = self.seed if training else self.seed + 1
-        plan = worker.plan(RUN_ID, seed=seed, group_size=size)
+        split: Split = "train" if training else "validation"
+        plan = worker.plan(RUN_ID, seed=seed, group_size=size, split=split)
         trainer.model.eval()
         try:
             worker.run(self._agent.refresh_weights())
@@ -158,6 +160,7 @@ class _RolloutFunc:
             limits = self.limits or EpisodeLimits(max_episode_tokens=trainer.max_completion_length)
             self._worker = RolloutWorker(self.mixture, replace(self.config, **asdict(limits)))
             self._worker.__enter__()
+            self._worker.find_splits()
             self._worker.agent = self._agent = _build_agent(trainer)
             weakref.finalize(self, self._worker.__exit__)
         self._agent.step = trainer.state.global_step + 1

@@ -1,0 +1,79 @@
+"""Which environments of a run have enough different tasks to hold some of them out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from ludus.data.tool_schema import JsonObject
+from ludus.environment.task_splits import Split, TaskChoice, key_digest, split_of
+from ludus.errors import CapacityReached, LudusError
+from ludus.protocol.types import StepResult
+from ludus.rollout.plan import Plan
+
+MIN_TASKS, MAX_RESETS = 24, 128
+"""Different tasks that an environment needs so that some are held out, and resets to find them."""
+RESET_TIMEOUT_S = 120.0
+
+
+async def find_splits(
+    plan: Plan, split: TaskChoice, warn: Callable[[str], None]
+) -> dict[str, Split]:
+    """The split for every environment of a plan with enough different tasks to hold some out.
+
+    Of each environment the same tasks are tried, so that all stages decide alike. The others are
+    named in a line, unless their tasks are for training.
+    """
+    if split == "all" or plan.tasks:
+        return {}
+    probe, splits = replace(plan, seed=0, group_size=1, splits={}), dict[str, Split]()
+    for spec, endpoint in plan.endpoints.items():
+        if "#" in spec:
+            continue  # An MCP server with a file of tasks, which is played as it is.
+        numbers = (at for at in range(64 * MAX_RESETS) if probe.spec_of(at) == spec)
+        digests = list[str]()
+        try:
+            async with endpoint.endpoint.session() as session:
+                for at in islice(numbers, MAX_RESETS):
+                    if _has_enough(digests) is not None:
+                        break
+                    async with asyncio.timeout(RESET_TIMEOUT_S):
+                        digests.append(identify_task(await session.reset(**probe[at].task)))
+        except CapacityReached:
+            splits[spec] = split  # Other clients use the server; most environments have many tasks.
+            continue
+        except (LudusError, TimeoutError):
+            pass  # The preflight check or the episodes will say what is wrong.
+        if _has_enough(digests):
+            splits[spec] = split
+        elif {split_of(each) for each in digests} <= {split}:
+            pass  # The arguments of the task have chosen the split: `pool=test`.
+        elif split != "train":
+            warn(
+                f"{endpoint.name} has too few different tasks to hold some out ({len({*digests})} "
+                f"in {len(digests)} draws): training and evaluation play the same ones"
+            )
+    return splits
+
+
+def _has_enough(digests: Sequence[str]) -> bool | None:
+    """Whether these tasks are enough to hold some out; None if more are needed to know."""
+    different = {*digests}
+    counts = Counter(map(split_of, different))
+    if len(different) >= MIN_TASKS and min(counts["validation"], counts["test"]) > 1:
+        return True
+    few = len(digests) >= 2 * MIN_TASKS and len(different) < MIN_TASKS / 2
+    one = len(digests) >= MIN_TASKS / 3 and len(different) == 1
+    return False if few or one or len(digests) == MAX_RESETS else None
+
+
+def identify_task(first: StepResult[JsonObject]) -> str:
+    """The digest that identifies a task, of the result of its reset."""
+    if (digest := first.task_key) is not None:
+        return digest
+    content = first.content
+    return key_digest(content if isinstance(content, str) else json.dumps(content, default=str))
