@@ -54,6 +54,8 @@ class HealthMonitor:
             self._signal.update(entry)
             if "eval_rewards" in entry:
                 self._evaluations[step_number(entry)] = entry["eval_rewards"]
+            if "rollback_to" in entry:
+                self._forget_evaluations(after=entry["rollback_to"])
         self._reason: str | None = None
         self._can_recover = True
         """Whether a rollback may help."""
@@ -108,6 +110,7 @@ class HealthMonitor:
             )
         self._reason = None
         self._detector.restart()
+        self._forget_evaluations(after=self.best.step)
         self._load_best(trainer)
         # Moments of gradients of the degraded model would lead the way back there.
         trainer.optimizer.state.clear()
@@ -127,13 +130,21 @@ class HealthMonitor:
 
     def restore_best(self, trainer: Any) -> int | None:
         """Give a run that ends its best model; returns the step of that, if one was kept."""
-        if self.best is not None and self.best.step < trainer.state.global_step:
+        step = trainer.state.global_step
+        if self.best is None or self.best.step > step:
+            return None
+        if self.best.step < step:
             self._load_best(trainer)
             self._say(
                 f"Keeping the model after step {self.best.step:,}: held-out reward "
                 f"{self.best.reward:.3g}, and no later model was better by more than noise"
             )
-        return None if self.best is None else self.best.step
+        return self.best.step
+
+    def _forget_evaluations(self, *, after: int) -> None:
+        """Forget models from which the run has gone back: they say nothing about the next ones."""
+        kept = {step: each for step, each in self._evaluations.items() if step <= after}
+        self._evaluations = kept
 
     def _load_best(self, trainer: Any) -> None:
         load_best(self.out, trainer.accelerator.unwrap_model(trainer.model))
