@@ -5,35 +5,35 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from math import exp
 from statistics import fmean
 
 import pytest
 
-from ludus.train.grpo.curriculum import BucketBandit, band_weight
+from ludus.environment.task_buckets import Bucket
+from ludus.train.grpo.curriculum import Curriculum, band_weight
 
 GROUPS, GROUP_SIZE = 8, 4
 
 
 def simulate(
-    bandit: BucketBandit, steps: range, attempt: Callable[[int, random.Random], float]
+    bandit: Curriculum, steps: range, attempt: Callable[[int, random.Random], float]
 ) -> list[Counter[int]]:
     """Let a learner attempt what is drawn; returns the draws of each step."""
     draws = []
     for step in steps:
         rng = random.Random(step)
-        bandit.forget()
-        drawn = bandit.draw(GROUPS, f"{step}")
+        drawn = bandit.draw(range(GROUPS), f"{step}")
         draws.append(Counter(drawn))
-        groups = [[attempt(bucket, rng) for _ in range(GROUP_SIZE)] for bucket in drawn]
-        for bucket, group in zip(drawn, groups, strict=True):
+        for bucket in drawn:
+            group = [attempt(bucket, rng) for _ in range(GROUP_SIZE)]
             bandit.counts[bucket].add_group(group, has_signal=len({*group}) > 1)
     return draws
 
 
-def new_bandit(buckets: int, seed: int = 0) -> BucketBandit:
-    return BucketBandit.create(buckets, groups=GROUPS, seed=seed)
+def new_bandit(buckets: int, seed: int = 0) -> Curriculum:
+    named = [Bucket(f"level={at}", "catch", {}) for at in range(buckets)]
+    return Curriculum(named, groups=GROUPS, seed=seed)
 
 
 def with_rates(*rates: float) -> Callable[[int, random.Random], float]:
@@ -107,12 +107,15 @@ def test_untried_buckets_come_first_from_easy_to_hard() -> None:
 def test_draws_depend_on_outcomes_seed_and_step_alone() -> None:
     bandit = new_bandit(5, seed=1)
     simulate(bandit, range(10), with_rates(1, 0.7, 0.4, 0.1, 0))
-    copy, other = new_bandit(5, seed=1), new_bandit(5, seed=2)
-    for each in (copy, other):
-        each.counts = deepcopy(bandit.counts)
-    assert bandit.draw(64, "11") == copy.draw(64, "11")
-    assert bandit.draw(64, "11") != other.draw(64, "11")
-    assert bandit.draw(64, "11") != bandit.draw(64, "11/0")
+    state = bandit.state
+
+    def draw(seed: int, key: str) -> Sequence[int]:
+        named = bandit.buckets
+        return Curriculum(named, groups=GROUPS, seed=seed, state=state).draw(range(64), key)
+
+    assert bandit.draw(range(64), "11") == draw(1, "11")
+    assert draw(1, "11") != draw(2, "11")
+    assert draw(1, "11") != draw(1, "11/0")
 
 
 def test_groups_without_a_scored_attempt_count_as_drawn_only() -> None:

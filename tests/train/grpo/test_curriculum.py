@@ -94,8 +94,7 @@ def success_after(*attempts: Episode, **options: Any) -> float | None:
     buckets = [Bucket(f"level={level}", LEVELS, {"level": level}) for level in range(2)]
     curriculum = Curriculum(buckets, groups=1, seed=0, **options)
     curriculum.draw([0], "1")
-    curriculum.update([attempts], [True])
-    (metrics,) = read_bucket_metrics(curriculum.step_metrics()).values()
+    (metrics,) = read_bucket_metrics(curriculum.update([attempts], [True])).values()
     return metrics.success
 
 

@@ -13,9 +13,11 @@ from ludus.train.grpo import grpo_config
 
 
 def test_token_budgets_per_episode_and_per_reply() -> None:
-    assert GRPOConfig(max_episode_tokens=256).limits == EpisodeLimits(max_episode_tokens=256)
+    assert GRPOConfig(max_episode_tokens=256).rollout_config.limits == EpisodeLimits(
+        max_episode_tokens=256
+    )
     both = GRPOConfig(max_tokens=64, max_episode_tokens=512)
-    assert both.limits == EpisodeLimits(max_tokens=64, max_episode_tokens=512)
+    assert both.rollout_config.limits == EpisodeLimits(max_tokens=64, max_episode_tokens=512)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +45,6 @@ def test_the_servers_address_and_token_are_not_stored() -> None:
     config = GRPOConfig(base_url="http://localhost:8000", token="secret")
     assert not {"base_url", "token"} & config.as_json().keys()
     assert "secret" not in repr(config)
-
-
-def test_credit_is_stored_where_it_is_not_that_of_earlier_versions() -> None:
-    assert not {"credit", "gae_lambda"} & GRPOConfig().as_json().keys()
-    stored = GRPOConfig(credit="turn").as_json()
-    assert (stored["credit"], stored["gae_lambda"]) == ("turn", 0.9)
 
 
 @pytest.mark.parametrize(

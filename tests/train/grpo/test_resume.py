@@ -19,7 +19,7 @@ from train.grpo.toy_environments import PICK, read_episodes, small_config
 from train.short_runs import RecordingProgress, flip_a_bit, read_curve
 
 TIMING_METRICS = ("reused", *(f"time/{name}" for name in (
-    "model", "environment", "decode", "rollout", "train", "step",
+    "model", "environment", "decode", "rollout", "train", "step", "eval",
 )))  # fmt: skip
 """Metrics that depend on timing."""
 

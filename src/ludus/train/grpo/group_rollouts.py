@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
 from statistics import fmean, stdev
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from ludus.data.episode import Episode
+from ludus.data.episode import Episode, StopReason
+from ludus.data.journal import Journal
 from ludus.errors import RunError
+from ludus.policy.engine.engine_api import DecodeStats
 from ludus.rollout.episode_loop import FATAL_FAULTS, PERMANENT_FAULTS
 from ludus.rollout.plan import Plan
 from ludus.rollout.progress import PhaseProgress
@@ -28,17 +33,10 @@ from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.grpo_config import GRPOConfig
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
-from ludus.train.grpo.step_metrics import decode_metrics, episode_metrics
 
 if TYPE_CHECKING:
     from ludus.train.grpo.trainer import GRPOTrainer
 
-
-import os
-from pathlib import Path
-from typing import Self
-
-from ludus.data.journal import Journal
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
 MAX_FAILED_STEPS = 3
@@ -74,7 +72,6 @@ class GroupRollouts:
         agent.step, stats_before = step, agent.decode_stats
         first_task, first_episode = (step - 1) * config.groups, (step - 1) * config.episodes
         if self.curriculum is not None:
-            self.curriculum.start_step()
             self.curriculum.draw(range(first_task, first_task + config.groups), f"{step}")
         trainer.model.eval()
         with self.distributed.raise_on_all_ranks():
@@ -92,8 +89,7 @@ class GroupRollouts:
         metrics = self._episode_metrics() | {"zero_variance": 1 - fmean(has_signal)}
         if self.curriculum is not None:
             groups = split_into_groups(self.episodes, config.group_size)
-            self.curriculum.update(groups, has_signal)
-            metrics |= self.curriculum.step_metrics()
+            metrics |= self.curriculum.update(groups, has_signal)
         self.worker.on_phase(PhaseProgress("Training"))
         metrics |= decode_metrics(stats_before, agent.decode_stats)
         trainer.log_metrics(metrics | {"time/rollout": perf_counter() - started})
@@ -210,3 +206,65 @@ class RolloutLog:
     def __exit__(self, *error: object) -> None:
         if self._journal is not None:
             self._journal.close()
+
+
+_UNLOGGED_METRICS = frozenset({"step_time", "frac_reward_zero_std", "epoch"})
+_UNLOGGED_PREFIXES = ("completions/", "clip_ratio/", "tools/", "sampling/", "profiling/")
+
+
+def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Shares and means under their names in `log.jsonl`; metrics without data are left out."""
+    scored = [episode for episode in episodes if not episode.broken]
+    metrics = {"unscored": 1 - len(scored) / len(episodes)}
+    if scored:
+        metrics |= format_metrics(scored)
+        metrics |= {
+            "done": fmean(episode.done for episode in scored),
+            "cut_off": fmean(episode.cut_off for episode in scored),
+            "out_of_turns": fmean(each.stop_reason is StopReason.MAX_TURNS for each in scored),
+            "length": fmean(sum(each.tokens.mask) if each.tokens else 0 for each in scored),
+            "turns": fmean(episode.turns for episode in scored),
+        }
+    negative_logprobs = [
+        -logprob
+        for episode in scored
+        if episode.tokens is not None
+        for logprob, sampled in zip(episode.tokens.logprobs, episode.tokens.mask, strict=True)
+        if sampled and logprob is not None
+    ]
+    if negative_logprobs:
+        metrics["sampled_nll"] = fmean(negative_logprobs)
+    timings = [episode.timing for episode in episodes if episode.timing is not None]
+    if timings:
+        metrics["time/model"] = fmean(timing.model_s for timing in timings)
+        metrics["time/environment"] = fmean(timing.environment_s for timing in timings)
+    return metrics
+
+
+def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
+    """Metrics of a step's decoding: time, and the share of prompt tokens in the prefix cache."""
+    prefilled = after.prefilled_tokens - before.prefilled_tokens
+    reused = after.reused_tokens - before.reused_tokens
+    metrics = {"time/decode": after.busy_s - before.busy_s}
+    if prefilled + reused:
+        metrics["reused"] = reused / (prefilled + reused)
+    return metrics
+
+
+def format_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Metric of a step: share of format-compliant among complete episodes; empty without any."""
+    flags = [flag for each in episodes if (flag := each.format_compliant) is not None]
+    return {"format": fmean(flags)} if flags else {}
+
+
+def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """TRL's metrics of a step under Ludus's names, without values that are no finite numbers."""
+    line = {
+        name: value
+        for name, value in logs.items()
+        if name not in _UNLOGGED_METRICS and not name.startswith(_UNLOGGED_PREFIXES)
+        if isinstance(value, int | float) and isfinite(value)
+    }
+    if (tokens := line.pop("num_tokens", None)) is not None:
+        line["tokens"] = int(tokens)
+    return line

@@ -9,14 +9,14 @@ from ludus.data.paired_rewards import Rewards
 from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import EPISODES_FILE, is_before_checkpoint, read_log
 from ludus.diagnose.detectors import SaturationDetector
+from ludus.errors import RunError
 from ludus.train.callbacks import TERMINATED, RunCallback
 from ludus.train.context import GRPOContext
 from ludus.train.grpo.curriculum import Curriculum
-from ludus.train.grpo.group_rollouts import RolloutLog
+from ludus.train.grpo.group_rollouts import RolloutLog, to_log_line
 from ludus.train.grpo.health import Action, HealthMonitor
 from ludus.train.grpo.held_out import HeldOutEvaluator, evaluation_metrics, rewards_of
 from ludus.train.grpo.learning_rate import TrustRegion
-from ludus.train.grpo.step_metrics import to_log_line
 from ludus.train.output.checkpoints import CheckpointState
 from ludus.train.output.record import BucketRecord, Comparison
 from ludus.train.resume import start_or_resume
@@ -77,7 +77,7 @@ class GRPOCallback(RunCallback):
         self._episode_bytes = resume_state.episodes if resume_state else 0
         self._curriculum = curriculum
         self._curriculum_state = curriculum.state if curriculum else {}
-        self._evaluation_s = 0.0
+        self._evaluation_s = max((line.get("time/eval", 0.0) for line in past), default=0.0)
         """Of the longest evaluation on held-out tasks."""
 
     def checkpoint_fields(self) -> JsonObject:
@@ -169,9 +169,10 @@ class GRPOCallback(RunCallback):
         when = f"after step {step:,}" if step else "before training"
         started = perf_counter()
         episodes = self._held_out.play(trainer, "held-out", when)
-        self._evaluation_s = max(self._evaluation_s, perf_counter() - started)
+        seconds = perf_counter() - started
+        self._evaluation_s = max(self._evaluation_s, seconds)
         if self.distributed.is_main:
-            line = {"step": step, **evaluation_metrics(episodes)}
+            line = {"step": step, **evaluation_metrics(episodes), "time/eval": seconds}
             self.write_log(line)
             self.health.observe(line)
         self.health.record_held_out(trainer, step, rewards_of(episodes))
@@ -194,7 +195,11 @@ class GRPOCallback(RunCallback):
             return
         saved = self._start_rewards
         if self.kept_step != 0:
-            saved = self._play_fresh(trainer, trainer.state.global_step, "at the end")
+            try:
+                saved = self._play_fresh(trainer, trainer.state.global_step, "at the end")
+            except RunError as error:  # The model is worth saving all the same.
+                self.progress.say(f"The saved model is not compared with the start: {error}")
+                return
         self.comparison = Comparison.of(self._start_rewards, saved)
         if self.comparison is not None:
             self.progress.say(str(self.comparison))

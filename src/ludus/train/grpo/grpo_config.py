@@ -13,7 +13,6 @@ from ludus.options import Option
 from ludus.policy.device import choose_device
 from ludus.policy.engine.sampling import SamplingParams
 from ludus.rollout.config import EpisodeConfig, RolloutConfig
-from ludus.rollout.episode_loop import EpisodeLimits
 from ludus.rollout.plan import purpose_seed
 from ludus.train.config import DEFAULT_GROUPS, BaseTrainConfig
 
@@ -24,6 +23,7 @@ KeepModel = Literal["best", "last"]
 _HELD_OUT_FRACTION = 0.1
 """Default upper bound of held-out episodes, as a fraction of training episodes."""
 _MIN_HELD_OUT_INTERVAL = 5
+_DEFAULT_GAE_LAMBDA = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
     credit: Annotated[CreditMode, Option("Optimization", advanced=True)] = "episode"
     """Advantage per episode, or per reply (`turn`), from the rewards and the progress that follow
     it."""
-    gae_lambda: Annotated[float, Option("Optimization", hidden=True)] = 0.9
+    gae_lambda: Annotated[float, Option("Optimization", hidden=True)] = _DEFAULT_GAE_LAMBDA
     """Lambda of generalized advantage estimation, with `credit="turn"`: 0 credits progress only to
     the turn that made it; with 1 it is only a baseline. Without effect without progress."""
     vllm_mode: Annotated[
@@ -129,11 +129,9 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         for name, minimum in _MINIMUMS.items():
             if getattr(self, name) or name not in _BY_DEVICE:
                 check_at_least(name, getattr(self, name), minimum)
-        for name, needed in _WITHOUT_EFFECT.items():
-            field, value = needed
-            if getattr(self, name) != _default(name) and getattr(self, field) != value:
-                raise ConfigError(f'`{name}` needs `{field}="{value}"`.')
-        if self.eval_every == 0 and self.eval_episodes != _default("eval_episodes"):
+        if self.gae_lambda != _DEFAULT_GAE_LAMBDA and self.credit != "turn":
+            raise ConfigError('`gae_lambda` needs `credit="turn"`.')
+        if self.eval_every == 0 and self.eval_episodes:
             raise ConfigError("`eval_episodes` has no effect with `eval_every=0`.")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
@@ -196,14 +194,9 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
             token=self.token,
         )
 
-    @property
-    def limits(self) -> EpisodeLimits:
-        return self.rollout_config.limits
-
     def as_json(self) -> dict[str, Any]:
         fields = BaseTrainConfig.as_json(self)
-        unused = {*_NOT_STORED, *(_TURN_CREDIT if self.credit == "episode" else ())}
-        return {name: value for name, value in fields.items() if name not in unused}
+        return {name: value for name, value in fields.items() if name not in _NOT_STORED}
 
 
 _BY_DEVICE = {
@@ -218,12 +211,3 @@ _MINIMUMS = {
 }  # fmt: skip
 _NOT_STORED = ("base_url", "token", "dataset_config", "gpu_memory_utilization")
 """Where the environment is served, and the share of the GPU, may change when a run is resumed."""
-_TURN_CREDIT = ("credit", "gae_lambda")
-_WITHOUT_EFFECT = {
-    "gae_lambda": ("credit", "turn"),
-}
-"""Fields that another one must switch on."""
-
-
-def _default(name: str) -> Any:
-    return GRPOConfig.__dataclass_fields__[name].default

@@ -13,9 +13,9 @@ from ludus.environment.task_buckets import Bucket, evenly
 from ludus.rollout.plan import purpose_seed
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
+from ludus.train.grpo.group_rollouts import format_metrics
 from ludus.train.grpo.policy_agent import TrainingPolicyAgent
 from ludus.train.grpo.rollout_worker import RolloutWorker
-from ludus.train.grpo.step_metrics import format_metrics
 
 Purpose = Literal["held-out", "fresh"]
 """Tasks that are played again and again and select a model, or only at the start and at the end."""

@@ -19,7 +19,7 @@ from ludus.scoring.reward_functions import import_reward_functions
 from ludus.train.acceleration import skip_unlabelled_logits
 from ludus.train.context import GRPOContext, build_grpo_context, training_process
 from ludus.train.grpo.advantages import SeedCheck
-from ludus.train.grpo.curriculum import build_curriculum
+from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.group_rollouts import GroupRollouts, RolloutLog
 from ludus.train.grpo.grpo_callbacks import GRPOCallback
 from ludus.train.grpo.grpo_config import GRPOConfig
@@ -115,11 +115,16 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
     memory = limited_gpu_memory(context.trl_config.device, config.gpu_memory_utilization)
     with memory, worker, RolloutLog(context.out / EPISODES_FILE) as episodes:
         with context.distributed.raise_on_all_ranks():
-            curriculum = build_curriculum(context, previous.state)
-            if curriculum is None:
-                worker.preflight(seed=config.tasks_seed)
+            curriculum: Curriculum | None = None
+            if context.buckets:
+                curriculum = Curriculum(
+                    context.buckets, groups=config.groups, seed=config.seed,
+                    counts_environment=context.rewards.environment_weight != 0,
+                    state=previous.state.curriculum if previous.state else None,
+                )  # fmt: skip
+                worker.preflight_buckets(context.buckets, seed=config.tasks_seed)
             else:
-                worker.preflight_buckets(curriculum.buckets, seed=config.tasks_seed)
+                worker.preflight(seed=config.tasks_seed)
             worker.find_splits(context.buckets)
             plan = worker.plan(
                 context.run_id, seed=config.tasks_seed, group_size=config.group_size,

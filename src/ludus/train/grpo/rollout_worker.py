@@ -139,7 +139,7 @@ class RolloutWorker:
         choose = evenly(buckets, len(buckets)) if buckets else None
         plan = self.plan("splits", seed=0, group_size=1, choose=choose)
         check = find_splits(plan, "test", self._say)
-        self.divisible = frozenset(self.run(self._monitor.watch(check, {})))
+        self.divisible = frozenset(self.run(self._watch(check, {})))
 
     def preflight(self, *, seed: int) -> None:
         """Start a task in every environment, so that broken ones are found before training."""
