@@ -1,11 +1,13 @@
-"""Seconds per GRPO step: stock TRL with `environment_factory`, and Ludus, on equal terms.
+"""Seconds per GRPO step: TRL with `environment_factory`, with and without vLLM, and Ludus.
 
-    python benchmarks/grpo.py MODEL [--steps 3] [--ludus-steps 10] [--only chain_sum wordle slow]
+    python benchmarks/grpo.py MODEL [--groups 64] [--steps 3] [--ludus-steps 10] [--only wordle]
 
-Both train the same weights on the same tasks, prompts and tools: 8 groups of 8, at most 128 tokens
+All train the same weights on the same tasks, prompts and tools: groups of 8, at most 128 tokens
 (512 in wordle), temperature 1, bf16 over float32 weights, fused AdamW, no KL. Ludus keeps
-zero-variance groups, as TRL does, so that both train on the same number of rows; the last row shows
-Ludus's default, which skips them. The first step of each run is not counted. Seconds per step:
+zero-variance groups, as TRL does, so that all train on the same number of rows; the last row shows
+Ludus's default, which skips them. TRL trains on 64 rows at once. Each variant has a process to
+itself; the first step of each run is not counted. vLLM, in the trainer's process, is measured where
+it is installed. Seconds per step:
 
   rollouts   reset, generation, tools and rewards
   model      the part of it in which the model generates
@@ -24,7 +26,10 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -54,7 +59,9 @@ LOGGED_METRICS = (
     "zero_variance", "trained", "length", "turns", "done",
     "time/decode", "reused",
 )  # fmt: skip
-STOCK, LUDUS, LUDUS_DEFAULT = "stock TRL", "Ludus", "Ludus, zero-variance groups skipped"
+STOCK, STOCK_VLLM, LUDUS_VLLM = "TRL", "TRL with vLLM", "Ludus with vLLM"
+LUDUS, LUDUS_DEFAULT = "Ludus", "Ludus, zero-variance groups skipped"
+VARIANTS = (STOCK, STOCK_VLLM, LUDUS_VLLM, LUDUS, LUDUS_DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,8 @@ class Result:
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     """Means over the steps except the first."""
+    peak_gib: float = 0.0
+    """The most memory that PyTorch held."""
 
     @property
     def seconds(self) -> float:
@@ -81,25 +90,36 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         model = train_tiny_model(Path(folder), SLOW) if args.tiny else args.model
         for scenario in args.only:
-            for variant, measure in VARIANTS.items():
-                results.append(_try_measure(scenario, variant, measure, args, model))
+            for variant in VARIANTS:
+                if "vLLM" in variant and find_spec("vllm") is None:
+                    continue
+                results.append(_try_measure(scenario, variant, args, model))
                 _print_results(results, args.out)
 
 
-def _try_measure(scenario: str, variant: str, measure: Any, args: Any, model: str) -> Result:
+def _try_measure(scenario: str, variant: str, args: Any, model: str) -> Result:
     print(f"\n{scenario}, {variant}", flush=True)
     try:
-        result: Result = measure(scenario, variant, args, model)
-        return result
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            return process.submit(_measure, scenario, variant, args, model).result()
     except Exception as error:
         traceback.print_exc()
         return Result(scenario, variant, " ".join(f"{type(error).__name__}: {error}".split())[:200])
 
 
+def _measure(scenario: str, variant: str, args: Any, model: str) -> Result:
+    import torch
+
+    measure = _measure_trl if variant in (STOCK, STOCK_VLLM) else _measure_ludus
+    result = measure(scenario, variant, args, model)
+    peak = torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
+    return replace(result, peak_gib=peak / 2**30)
+
+
 def _measure_trl(scenario: str, variant: str, args: Any, model: str) -> Result:
     environment, *_ = SCENARIOS[scenario]
     timer, phases = StepTimer(variant), PhaseTimer()
-    config = _build_config(scenario, args, args.steps, zero_variance_groups="keep")
+    config = _build_config(scenario, variant, args, args.steps, zero_variance_groups="keep")
     run_trl(environment, model, config, timer, phases.attach)
     metrics = phases.per_step(timer.times)
     generated = metrics["first turn"] + metrics["later turns"]
@@ -115,8 +135,8 @@ def _measure_trl(scenario: str, variant: str, args: Any, model: str) -> Result:
 def _measure_ludus(scenario: str, variant: str, args: Any, model: str) -> Result:
     environment, *_ = SCENARIOS[scenario]
     timer = StepTimer(variant)
-    mode = "keep" if variant == LUDUS else "skip"
-    config = _build_config(scenario, args, args.ludus_steps, zero_variance_groups=mode)
+    mode = "skip" if variant == LUDUS_DEFAULT else "keep"
+    config = _build_config(scenario, variant, args, args.ludus_steps, zero_variance_groups=mode)
     run_ludus(environment, model, config, timer)
     metrics = _means(timer, LOGGED_METRICS)
     sampled = metrics["length"] * args.groups * args.group_size
@@ -127,19 +147,13 @@ def _measure_ludus(scenario: str, variant: str, args: Any, model: str) -> Result
     )  # fmt: skip
 
 
-VARIANTS: dict[str, Callable[..., Result]] = {
-    STOCK: _measure_trl,
-    LUDUS: _measure_ludus,
-    LUDUS_DEFAULT: _measure_ludus,
-}
-
-
-def _build_config(scenario: str, args: Any, steps: int, **options: Any) -> GRPOConfig:
+def _build_config(scenario: str, variant: str, args: Any, steps: int, **options: Any) -> GRPOConfig:
     _, task, tokens = SCENARIOS[scenario]
     return GRPOConfig(
         steps=steps, groups=args.groups, group_size=args.group_size,
         max_episode_tokens=args.max_episode_tokens or tokens, task=task,
-        learning_rate=LEARNING_RATE,
+        learning_rate=LEARNING_RATE, eval_every=0,
+        vllm_mode="colocate" if "vLLM" in variant else None,
         report_to="none", checkpoint_every=86_400.0, overrides={"optim": "adamw_torch_fused"},
         **options,
     )  # fmt: skip
@@ -207,8 +221,8 @@ def _print_results(results: list[Result], out: Path | None) -> None:
         print(
             "per step:", ", ".join(f"{name} {value:.4g}" for name, value in newest.metrics.items())
         )
-    print("\n| scenario | variant | s/step | rollouts | of it model | training | speedup |")
-    print("|---|---|---|---|---|---|---|")
+    print("\n| scenario | variant | s/step | rollouts | of it model | training | GiB | speedup |")
+    print("|---|---|---|---|---|---|---|---|")
     for result in results:
         print("|", " | ".join([result.scenario, result.variant, *_cells(result, results)]), "|")
     print(flush=True)
@@ -218,13 +232,14 @@ def _print_results(results: list[Result], out: Path | None) -> None:
 
 def _cells(result: Result, results: list[Result]) -> list[str]:
     if not result.steps:
-        return [result.error.replace("|", "/"), *["-"] * 4]
+        return [result.error.replace("|", "/"), *["-"] * 5]
     same_scenario = (other for other in results if other.scenario == result.scenario)
     baseline = next((other for other in same_scenario if other.variant == STOCK), result)
     speedup = f"{baseline.seconds / result.seconds:.1f}" if baseline.steps else "-"
     model = f"{result.model:.2f}" if result.model is not None else "-"
     training = result.seconds - result.rollouts
     numbers = [f"{result.seconds:.2f}", f"{result.rollouts:.2f}", model, f"{training:.2f}"]
+    numbers.append(f"{result.peak_gib:.1f}")
     return [*numbers, "1" if result.variant == STOCK else speedup]
 
 

@@ -23,6 +23,8 @@ from ludus.train import GRPOConfig, TrainConfig
 
 PICK, SLOW, TEMPTING = "grpo_runs:Pick", "grpo_runs:Slow", "grpo_runs:Tempting"
 STEP_LATENCY_S = 0.05
+TRL_ROWS = 64
+"""Rows that TRL trains on at once: with more, its padded batches do not fit into memory."""
 _SPECIAL_TOKENS = ("<pad>", "<bos>", "<|im_start|>", "<|im_end|>")
 _TOKENIZER_CORPUS = (
     "You are a careful player. Pick a letter, and call the tool with it.",
@@ -174,6 +176,9 @@ def _build_trl_trainer(
 
     weights = load_model(model, device="cpu", dtype="float32")
     trl_config = build_trl_grpo_config(config, folder)
+    trl_config.per_device_train_batch_size = min(TRL_ROWS, config.episodes)
+    batches = config.episodes // trl_config.per_device_train_batch_size
+    trl_config.gradient_accumulation_steps = trl_config.steps_per_generation = batches
     size = weights.num_parameters()
     trl_config.learning_rate = resolve_learning_rate(config, "grpo", size, groups=config.groups)
     env_class = environment_factory(environment, task=config.task)
