@@ -13,6 +13,7 @@ import pytest
 
 from ludus import grpo
 from ludus.errors import RunError
+from ludus.rollout.progress import PhaseProgress
 from ludus.train.output.record import read_record
 from train.grpo import killed_run
 from train.grpo.toy_environments import PICK, read_episodes, small_config
@@ -25,10 +26,16 @@ TIMING_METRICS = ("reused", *(f"time/{name}" for name in (
 
 
 def read_metrics(out: Path) -> list[dict[str, float]]:
-    return [
-        {name: line[name] for name in line if name not in TIMING_METRICS}
-        for line in read_curve(out)
-    ]
+    """The log, with the reward of each held-out task under a name of its own."""
+    lines = []
+    for line in read_curve(out):
+        rewards = {
+            name: line.pop(name) for name in ("eval_rewards", "fresh_rewards") if name in line
+        }
+        for name, values in rewards.items():
+            line |= {f"{name}/{at}": value for at, value in enumerate(values)}
+        lines.append({name: line[name] for name in line if name not in TIMING_METRICS})
+    return lines
 
 
 def test_a_stopped_run_resumes_to_the_same_result(model: Path, tmp_path: Path) -> None:
@@ -141,6 +148,26 @@ def test_a_run_without_a_checkpoint_restarts_its_log(model: Path, tmp_path: Path
     assert grpo(PICK, str(model), out, config).resumed_from is None
     evaluated = [line["step"] for line in read_curve(out) if "eval_rewards" in line]
     assert evaluated == [0, 1, 2]
+
+
+class InterruptAtTheEnd(RecordingProgress):
+    def phase(self, progress: PhaseProgress) -> None:
+        if "at the end" in progress.phase:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_was_interrupted_after_its_last_step_is_concluded(
+    model: Path, tmp_path: Path
+) -> None:
+    config = small_config(steps=2, eval_every=2, eval_episodes=6, keep="last")
+    with pytest.raises(KeyboardInterrupt):
+        grpo(PICK, str(model), tmp_path / "out", config, progress=InterruptAtTheEnd())
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    result = grpo(PICK, str(model), tmp_path / "out", config)
+    assert (result.steps, result.resumed_from) == (2, 2)
+    record = read_record(tmp_path / "out")
+    assert record is not None and record.is_finished and record.comparison is not None
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 def test_another_environment_in_the_same_folder_raises(model: Path, tmp_path: Path) -> None:
