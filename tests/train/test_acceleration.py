@@ -92,12 +92,12 @@ def test_packed_batches_train_the_same_as_padded_ones(
     has_memory: bool,
 ) -> None:
     """Everything but the GPU: with a reference kernel, and without capturing a graph."""
-    from ludus.train import acceleration, varlen_attention
+    from ludus.train import acceleration, packed_attention
 
     on_cpu = {"device": "cpu", "precision": "fp32"}
     plain = train(tmp_path, "plain", **on_cpu)
     compiled = []
-    monkeypatch.setattr(varlen_attention, "_varlen_attention", reference_varlen_attention)
+    monkeypatch.setattr(packed_attention, "_varlen_attention", reference_varlen_attention)
     monkeypatch.setattr(acceleration, "_supports_varlen_training", lambda trainer: True)
     monkeypatch.setattr(
         acceleration, "compile_layers", lambda model, dynamic: compiled.append(dynamic)
@@ -147,14 +147,14 @@ def tiny_model(config: type, **fields: Any) -> Any:
 def test_varlen_attention_is_for_models_whose_tokens_interact_only_by_plain_attention(
     family: str, fields: dict[str, Any], supported: bool
 ) -> None:
-    from ludus.train.varlen_attention import supports_varlen
+    from ludus.train.packed_attention import supports_varlen
 
     assert supports_varlen(tiny_model(getattr(transformers, family), **fields)) is supported
 
 
 def test_grouped_query_attention_is_passed_to_the_kernel() -> None:
     """On a CPU the kernel exists too, and raises for what it does not support."""
-    from ludus.train.varlen_attention import varlen_attention_function
+    from ludus.train.packed_attention import varlen_attention_function
 
     query, key = torch.zeros(1, 4, 6, 8), torch.zeros(1, 2, 6, 8)
     bounds = torch.tensor([0, 2, 6], dtype=torch.int32)
@@ -169,7 +169,7 @@ def test_grouped_query_attention_is_passed_to_the_kernel() -> None:
 def test_concatenated_rows_attend_only_to_themselves(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    from ludus.train.varlen_attention import supports_varlen, use_varlen_attention
+    from ludus.train.packed_attention import supports_varlen, use_varlen_attention
 
     options = {"dtype": torch.bfloat16, "device_map": "cuda"}
     plain = AutoModelForCausalLM.from_pretrained(saved(tmp_path), **options)

@@ -18,7 +18,6 @@ from ludus.policy.triton_engine.cuda_graphs import end_failed_capture, gc_disabl
 from ludus.train.config import TrainConfig
 from ludus.train.data.batches import PackingCollator
 from ludus.train.distributed import Distributed
-from ludus.train.varlen_attention import supports_varlen, use_varlen_attention, varlen_kernel_works
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +40,8 @@ def accelerate(
     trainer: TRLTrainerMixin, config: TrainConfig, distributed: Distributed, say: Say
 ) -> None:
     """Speed up an SFT trainer, as far as its device, its model and the config allow."""
+    from ludus.train.packed_attention import use_varlen_attention
+
     if config.compile is False:
         return
     if not _supports_varlen_training(trainer):
@@ -81,6 +82,8 @@ def skip_unlabelled_logits() -> Iterator[None]:
 
 def _supports_varlen_training(trainer: TRLTrainerMixin) -> bool:
     import torch
+
+    from ludus.train.packed_attention import supports_varlen, varlen_kernel_works
 
     args, model = trainer.args, _unwrap_adapter(trainer.model)
     half = args.bf16 or args.fp16

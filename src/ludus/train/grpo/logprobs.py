@@ -75,7 +75,7 @@ class LogprobScorer:
         aux_loss: bool, compiles: bool, say: Callable[[str], None],
     ) -> LogprobScorer:  # fmt: skip
         """A scorer with the fastest layout that the model and the device support."""
-        from ludus.train.varlen_attention import supports_varlen, varlen_kernel_works
+        from ludus.train.packed_attention import supports_varlen, varlen_kernel_works
 
         scorer = cls(model, Layout.PADDED, accelerator, pad_token_id, aux_loss, say=say)
         scorer.compiles = compiles
@@ -188,7 +188,7 @@ class LogprobScorer:
             yield _select(output, packed.labels)
             return
 
-        from ludus.train.grpo.group_attention import group_attention
+        from ludus.train.packed_attention import group_attention
 
         with group_attention(self.model, packed):
             yield _select(forward(**inputs, attention_mask=None, **options), packed.labels)
