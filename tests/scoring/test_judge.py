@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 from agents.stub_agents import anthropic_agent, openai_agent
@@ -104,30 +102,6 @@ async def test_a_failing_call_is_repeated_and_a_refused_key_is_not() -> None:
         async with Judge(openai_agent(stub, key="wrong")) as judge:
             (judgement,) = await judge.judge([build_episode(0)])
     assert judgement.error in FATAL_FAULTS and judge.stats.calls == 1
-
-
-async def test_the_same_episode_criteria_and_model_cost_one_call(tmp_path: Path) -> None:
-    def build(stub: Stub, criteria: str = "a", **options: float) -> Judge:
-        return Judge(openai_agent(stub, **options), criteria, cache=tmp_path)
-
-    with chat_stub(judging) as stub:
-        async with build(stub) as judge:
-            twice = await asyncio.gather(*(judge.judge([build_episode(0, 6)]) for _ in range(5)))
-        assert [each[0].score for each in twice] == [0.6] * 5
-        assert (judge.stats.calls, judge.stats.cached) == (1, 4)
-    with chat_stub(judging) as stub:  # Another address, the same model.
-        for judge in (build(stub), build(stub, "b"), build(stub, temperature=0.5)):
-            async with judge:
-                # Ids and rewards are no part of what is judged.
-                await judge.judge([build_episode(1, 6, group="task 0", reward=0.0)])
-        assert len(stub.bodies) == 2
-
-
-async def test_failures_are_not_cached(tmp_path: Path) -> None:
-    function = CountingJudge("?")
-    judge = Judge(function, max_attempts=1, cache=tmp_path)
-    assert await scores(judge, build_episode(0, 4)) == [None]
-    assert await scores(judge, build_episode(0, 4)) == [0.4]
 
 
 async def test_calls_and_cost_are_limited() -> None:

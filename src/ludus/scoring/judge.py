@@ -6,23 +6,15 @@ better more reliably than how good one of them is.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
-from weakref import WeakValueDictionary
-
-from pydantic_core import from_json
 
 from ludus.agents.agent import Agent, EpisodeContext, FinishReason, Reply
 from ludus.agents.scripted import FunctionAgent, ReplyFunction
 from ludus.data.episode import Episode, Usage
-from ludus.data.files import stable_hash, write_atomically
+from ludus.data.files import stable_hash
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import (
@@ -32,7 +24,6 @@ from ludus.errors import (
     LudusError,
     ProviderRefuses,
     RequestRefused,
-    RunError,
 )
 from ludus.rollout.stats import RunBudget, RunStats
 from ludus.scoring.judge_prompt import (
@@ -46,40 +37,6 @@ from ludus.scoring.judge_prompt import (
 )
 
 _PROVIDERS_WITHOUT_MODEL = ("oracle", "random", "human")
-
-
-def judge_cache_dir() -> Path:
-    """The folder of a judge's replies in the user's cache."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "ludus" / "judgements"
-
-
-class JudgeReplyCache:
-    """A folder of replies, one file each."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"The `cache` folder {self._folder} cannot be created: {error.strerror}."
-            ) from None
-
-    def get(self, key: str) -> str | None:
-        """The judge's reply to this prompt; an unreadable file counts as absent."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return str(from_json(self._path(key).read_bytes())["reply"])
-        return None
-
-    def put(self, key: str, reply: str, model: JsonObject) -> None:
-        path = self._path(key)
-        with suppress(OSError, RunError):  # A full disk must not cost a reply that was paid for.
-            path.parent.mkdir(exist_ok=True)
-            write_atomically(path, json.dumps({"reply": reply, "model": model}))
-
-    def _path(self, key: str) -> Path:
-        return self._folder / key[:2] / f"{key}.json"
 
 
 class BudgetExhausted(LudusError):
@@ -96,8 +53,6 @@ class Judgement:
     """The judge's reason for the score, or why there is no score."""
     error: str | None = None
     """The kind of the failure, such as `BadReply`."""
-    cached: bool = False
-    """Whether no call was made."""
 
 
 @dataclass(slots=True)
@@ -105,8 +60,6 @@ class JudgeStats:
     """What a judge has done so far."""
 
     calls: int = 0
-    cached: int = 0
-    """Prompts that were answered from the cache."""
     failed: int = 0
     """Prompts without a valid reply."""
     usage: Usage = field(default_factory=Usage)
@@ -114,7 +67,6 @@ class JudgeStats:
     def as_json(self) -> JsonObject:
         return {
             "calls": self.calls,
-            "cached": self.cached,
             "failed": self.failed,
             "usage": self.usage.model_dump(),
         }
@@ -129,7 +81,6 @@ class Judge:
         groups: score all attempts at a task in one call, relative to each other.
         max_attempts: calls per prompt, if a call fails or its reply cannot be parsed.
         max_tokens: maximum number of tokens per reply, reasoning included.
-        cache: a folder; the same prompt to the same model is answered from it.
         max_calls: maximum number of calls.
         max_cost: maximum cost, in US dollars.
     """
@@ -142,7 +93,6 @@ class Judge:
         groups: bool = False,
         max_attempts: int = 3,
         max_tokens: int | None = 2048,
-        cache: str | Path | None = None,
         max_calls: int | None = None,
         max_cost: float | None = None,
     ) -> None:
@@ -169,8 +119,6 @@ class Judge:
         self.stats = JudgeStats()
         self._spending = RunStats(planned=0, remaining=0)
         self._active = 0
-        self._cache = JudgeReplyCache(cache) if cache is not None else None
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def resume(self, stats: JudgeStats) -> None:
         """Continue from the counts of an earlier start of a run; the limits are for all starts."""
@@ -210,30 +158,18 @@ class Judge:
         """
         texts = [attempt_text(episode) for episode in episodes]
         # Equal attempts are shown once. Their order does not depend on the order of play, so that
-        # positions carry no information and the cache finds the prompt again.
+        # positions carry no information.
         attempts = sorted(set(texts), key=stable_hash)
         prompt = build_prompt(self.criteria, task_text(episodes[0]), attempts, groups=self.groups)
-        content = [self.describe(), [message.model_dump() for message in prompt]]
-        key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        grades, cached = None, False
-        async with lock:  # Equal prompts at the same time make one call.
-            if self._cache is not None and (reply := self._cache.get(key)) is not None:
-                with suppress(BadReply):
-                    grades, cached = parse_grades(reply, len(attempts), groups=self.groups), True
-                    self.stats.cached += 1
-            if grades is None:
-                try:
-                    text, grades = await self._ask(prompt, len(attempts))
-                except AgentError as error:
-                    self.stats.failed += 1
-                    return [Judgement(None, str(error), type(error).__name__) for _ in episodes]
-                if self._cache is not None:
-                    self._cache.put(key, text, self.agent.describe())
+        try:
+            grades = await self._ask(prompt, len(attempts))
+        except AgentError as error:
+            self.stats.failed += 1
+            return [Judgement(None, str(error), type(error).__name__) for _ in episodes]
         by_text = dict(zip(attempts, grades, strict=True))
-        return [Judgement(*by_text[text], cached=cached) for text in texts]
+        return [Judgement(*by_text[text]) for text in texts]
 
-    async def _ask(self, prompt: Sequence[Message], count: int) -> tuple[str, list[Grade]]:
+    async def _ask(self, prompt: Sequence[Message], count: int) -> list[Grade]:
         """Call the model until its reply has the grades; raises the last error."""
         messages, last_error = list(prompt), AgentError("The judge was not asked.")
         for attempt in range(self.max_attempts):
@@ -251,7 +187,7 @@ class Judge:
                 continue
             text = reply.message.text
             try:
-                return text, parse_grades(text, count, groups=self.groups)
+                return parse_grades(text, count, groups=self.groups)
             except BadReply as error:
                 last_error = error
                 answer = Message(role="assistant", content=text)

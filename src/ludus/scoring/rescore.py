@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import combinations
-from math import ceil
 from pathlib import Path
-
-from pydantic_core import from_json
 
 from ludus.agents.agent import Agent
 from ludus.client.event_loop import to_sync
@@ -35,9 +31,6 @@ from ludus.scoring.source_run import SourceRun, index_episodes
 
 RUN_KIND = "rescore"
 JUDGEMENTS_FILE = "judgements.jsonl"
-_JUDGE_COUNTS = ("calls", "cached", "failed")
-_MAX_PAIRED_ATTEMPTS = 100
-"""Attempts at one task of which all pairs are compared; of more attempts, evenly spaced ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +56,6 @@ class Comparison:
     after: MeanEstimate | None
     changed: int
     """Episodes whose reward differs, also if only one of them is scored."""
-    compared: str
-    """What `pair_accuracy` compares with the stored reward: the judge's score or the new reward."""
-    pair_accuracy: MeanEstimate | None
-    """Share of pairs of attempts at one task, with different stored rewards, that both scores order
-    alike; a tie counts one half. None without such pairs, or if the score never varies."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)
@@ -119,7 +107,7 @@ async def rescore(
                 progress(Notice(file.repair_note))
         rescorer = Rescorer(config, functions, source, folder, progress, judgements)
         await rescorer.run(journal)
-    comparison = compare_rewards(source, folder, has_judge=config.judge is not None)
+    comparison = compare_rewards(source, folder)
     summary = {**rescorer.summary(), "comparison": comparison.as_json()}
     folder.write_summary(summary)
     return RescoreResult(
@@ -141,58 +129,28 @@ def default_rescore_dir(source: SourceRun, settings: JsonObject) -> Path:
     return path.with_name(f"{path.name}-rescored-{config_digest(settings)}")
 
 
-def compare_rewards(source: SourceRun, folder: RunFolder, *, has_judge: bool) -> Comparison:
+def compare_rewards(source: SourceRun, folder: RunFolder) -> Comparison:
     """After rescoring: compare the new rewards of the recorded episodes with the old ones."""
     lines = index_episodes(folder.episodes_path)
-    scores: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    """By task: the stored reward of each attempt, and the score that is compared with it."""
     before, after, changed = TaskRewards(), TaskRewards(), 0
-    with folder.episodes_path.open("rb") as file:
-        for episode_id, line in lines.items():
-            if (source_line := source.lines.get(episode_id)) is None:
-                continue
-            old, new = source_line.reward, line.reward
-            if old is not None:
-                before.add(line.group_id, old)
-            if new is not None:
-                after.add(line.group_id, new)
-            if old is None or new is None:
-                changed += old is not new
-                continue
+    for episode_id, line in lines.items():
+        if (source_line := source.lines.get(episode_id)) is None:
+            continue
+        old, new = source_line.reward, line.reward
+        if old is not None:
+            before.add(line.group_id, old)
+        if new is not None:
+            after.add(line.group_id, new)
+        if old is None or new is None:
+            changed += old is not new
+        else:
             changed += not is_zero_variance([old, new])
-            file.seek(line.offset)
-            fields = from_json(file.read(line.size))
-            score = fields["rewards"].get(JUDGE) if has_judge else new
-            if score is not None:
-                scores[line.group_id].append((old, score))
     return Comparison(
         episodes=len(lines),
         before=before.estimate(),
         after=after.estimate(),
         changed=changed,
-        compared=JUDGE if has_judge else "reward",
-        pair_accuracy=measure_pair_accuracy(scores),
     )
-
-
-def measure_pair_accuracy(
-    scores: Mapping[str, Sequence[tuple[float, float]]],
-) -> MeanEstimate | None:
-    """After rescoring: compare reference and score of attempts at a task in pairs."""
-    if is_zero_variance([score for task in scores.values() for _, score in task]):
-        return None
-    accuracy = TaskRewards()
-    for name, task in scores.items():
-        sample = task[:: ceil(len(task) / _MAX_PAIRED_ATTEMPTS)]
-        for (reference, score), (other_reference, other_score) in combinations(sample, 2):
-            if is_zero_variance([reference, other_reference]):
-                continue
-            if is_zero_variance([score, other_score]):
-                accuracy.add(name, 0.5)
-            else:
-                is_concordant = (reference < other_reference) == (score < other_score)
-                accuracy.add(name, float(is_concordant))
-    return accuracy.estimate()
 
 
 class Rescorer(EpisodeRun):
@@ -244,9 +202,9 @@ class Rescorer(EpisodeRun):
         if self.judge is not None:
             # What earlier starts of the run have spent on the judge.
             spent = object_field(earlier_summary, JUDGE)
-            calls, cached, failed = (int_field(spent, name) or 0 for name in _JUDGE_COUNTS)
+            calls, failed = (int_field(spent, name) or 0 for name in ("calls", "failed"))
             usage = Usage.model_validate(object_field(spent, "usage"))
-            self.judge.resume(JudgeStats(calls, cached, failed, usage))
+            self.judge.resume(JudgeStats(calls, failed, usage))
 
     @property
     def max_active(self) -> float:

@@ -17,10 +17,6 @@ from cli.collect_cli import CLEAN_ENV, error_line
 REWARD = "scoring.reward_samples:large"
 
 
-def cache_env(folder: Path) -> dict[str, str]:
-    return {**CLEAN_ENV, "XDG_CACHE_HOME": str(folder / "cache")}
-
-
 def build_run(folder: Path, episodes: int = 12) -> Path:
     stored = [build_episode(i, i % 10, group=f"g{i // 4}") for i in range(episodes)]
     return write_run(folder / "runs" / "guess", stored)
@@ -91,23 +87,20 @@ def test_a_module_that_does_not_load_is_one_line(tmp_path: Path, source: str, sa
     assert "cannot import rewards" in done.stderr and said in done.stderr
 
 
-def test_a_judge_ranks_groups_and_is_paid_once(tmp_path: Path) -> None:
+def test_a_judge_ranks_groups(tmp_path: Path) -> None:
     run = build_run(tmp_path)
     (tmp_path / "criteria.md").write_text("Prefer high guesses.\n")
     with chat_stub(judging) as stub:
-        arguments = ["rescore", str(run), "--judge", "openai:m", "--llm-endpoint", stub.url]
-        arguments += ["--judge-prompt", "criteria.md", "--judge-groups"]
-        for number, out in enumerate(("first", "second")):
-            command = [*arguments, "-o", out, *(["--json"] if number else [])]
-            done = run_ludus(*command, cwd=tmp_path, env=cache_env(tmp_path))
-            assert done.returncode == 0, done.stderr
-            rewards = [episode.reward for episode in read(tmp_path / out)]
-            assert rewards == [i % 10 / 10 for i in range(12)]
+        arguments = [str(run), "--judge", "openai:m", "--llm-endpoint", stub.url, "--judge-groups"]
+        arguments += ["--judge-prompt", "criteria.md", "-o", "new", "--json"]
+        done = run_ludus("rescore", *arguments, cwd=tmp_path, env=CLEAN_ENV)
+        assert done.returncode == 0, done.stderr
         assert len(stub.bodies) == 3
         assert "Prefer high guesses." in json.dumps(stub.bodies[0])
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert (summary["judge"]["calls"], summary["judge"]["cached"]) == (0, 3)
-    assert summary["comparison"]["pair_accuracy"]["value"] == 1.0
+    assert [episode.reward for episode in read(tmp_path / "new")] == [
+        i % 10 / 10 for i in range(12)
+    ]
+    assert json.loads(done.stdout.splitlines()[-1])["judge"]["calls"] == 3
 
 
 def test_interrupting_finishes_the_judgements_under_way_and_resumes(tmp_path: Path) -> None:
@@ -115,7 +108,7 @@ def test_interrupting_finishes_the_judgements_under_way_and_resumes(tmp_path: Pa
     with chat_stub(judging, latency=0.05) as stub:
         arguments = ["rescore", str(run), "--judge", "openai:m", "--llm-endpoint", stub.url]
         arguments += ["--concurrency", "2", "-o", str(tmp_path / "new")]
-        with start_ludus(*arguments, env=cache_env(tmp_path)) as process:
+        with start_ludus(*arguments, env=CLEAN_ENV) as process:
             wait_until(lambda: len(stub.bodies) >= 5)
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
@@ -123,7 +116,7 @@ def test_interrupting_finishes_the_judgements_under_way_and_resumes(tmp_path: Pa
         assert "Left to do" in stdout and "Traceback" not in stderr
         recorded = len(read(tmp_path / "new"))
         assert 3 <= recorded < 60
-        done = run_ludus(*arguments, env=cache_env(tmp_path))
+        done = run_ludus(*arguments, env=CLEAN_ENV)
         assert done.returncode == 0 and len(read(tmp_path / "new")) == 60
         assert len(stub.bodies) == 60
 
@@ -135,6 +128,6 @@ def test_errors_name_flags(tmp_path: Path) -> None:
         ([run, "--reward", REWARD, "--judge-groups"], "--judge"),
         ([run, "--judge", "openai:m", "--judge-prompt", "none.md"], "--judge-prompt"),
     ):
-        done = run_ludus("rescore", *arguments, cwd=tmp_path, env=cache_env(tmp_path))
+        done = run_ludus("rescore", *arguments, cwd=tmp_path, env=CLEAN_ENV)
         assert words in error_line(done)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["guess"]

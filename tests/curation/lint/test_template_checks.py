@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, answer, call, calling, said
+from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, call, calling, said
 from tiny_tokenizers import WORDS, student
 
 from curation.lint.checking import check_under
@@ -132,17 +132,6 @@ def test_a_pair_that_is_truncated_to_nothing() -> None:
     row = {"prompt": TALK["messages"][:3], "chosen": TALK["messages"][3:]}
     row["rejected"] = [said("assistant", "No idea.")]
     assert check_under("llama3", row, max_length=10) == {"too-long": "warning", "cut-off": "error"}
-
-
-def test_arguments_that_the_template_encodes_twice() -> None:
-    def row(arguments: Any) -> dict[str, Any]:
-        return {"messages": [said("user", "Go."), calling(call("guess", arguments)), answer("no")]}
-
-    assert check_under("lfm2_2_5", row({"word": "a"})) == {}
-    double = student_with_template(WORDS.replace("<|my_end|>{% endg",
-        "{{ message.tool_calls | tojson if message.tool_calls }}<|my_end|>{% endg"))  # fmt: skip
-    assert check_under(double, row('{"word": "a"}')) == {"quoted-arguments": "warning"}
-    assert check_under("qwen3", row('{"word": "a"}')) == {}
 
 
 def test_arguments_that_are_nested_too_deeply() -> None:

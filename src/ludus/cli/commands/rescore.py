@@ -77,7 +77,7 @@ def rescore_command(
     from ludus.cli.display.run_display import progress
     from ludus.cli.display.status import format_event
     from ludus.policy.agent_factory import agent_from_config, parse_agent
-    from ludus.scoring.judge import Judge, judge_cache_dir
+    from ludus.scoring.judge import Judge
     from ludus.scoring.judge_prompt import DEFAULT_CRITERIA
 
     criteria = DEFAULT_CRITERIA
@@ -94,7 +94,6 @@ def rescore_command(
             criteria,
             groups=judge_groups,
             max_tokens=max_tokens,
-            cache=judge_cache_dir(),
             max_cost=max_cost,
         )
         config = replace(config, judge=judge_model)
@@ -123,7 +122,7 @@ def rescore_command(
 
 
 def print_rescore_result(result: RescoreResult) -> None:
-    """Print rewards before and after, the agreement, what the judge used, and the folder."""
+    """Print rewards before and after, what the judge used, and the folder."""
 
     comparison = result.comparison
     estimates = (comparison.before, comparison.after)
@@ -136,21 +135,11 @@ def print_rescore_result(result: RescoreResult) -> None:
         ("scored now", "", f"{result.new_episodes:,}"),
     )
     print_table(("", "before", "after"), rows, right=("before", "after"))
-    whose = "The judge" if comparison.compared == "judge" else "The new reward"
-    if (accuracy := comparison.pair_accuracy) is None:
-        print_text("Agreement with the stored reward: unknown, because one of them never varies.")
-    else:
-        print_text(
-            f"{whose} prefers the attempt with the higher stored reward in "
-            f"{format_mean(accuracy.value, accuracy.interval)} of {plural(accuracy.n, 'pair')} of "
-            "attempts at the same task."
-        )
     if (judge := result.summary.get("judge")) is not None:
         usage = judge["usage"]
         tokens = usage["prompt_tokens"] + usage["completion_tokens"]
         parts = [
             plural(judge["calls"], "call"),
-            f"{judge['cached']:,} from the cache",
             f"{judge['failed']:,} failed" if judge["failed"] else "",
             f"{format_count(tokens)} tokens" if tokens else "",
             format_dollars(usage["cost"]),

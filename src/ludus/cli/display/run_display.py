@@ -188,7 +188,6 @@ def _metric_texts(run: EpisodeRun) -> list[str]:
             used = judge.stats
             texts += [
                 plural(used.calls, "call"),
-                f"{used.cached:,} cached" if used.cached else "",
                 f"{used.failed:,} failed" if used.failed else "",
                 format_dollars(used.usage.cost),
             ]

@@ -39,7 +39,6 @@ ADVICE = {
     "servers as the start or end of a turn.",
     "too-long": "Raise `max_length`, or remove the longest rows.",
     "cut-off": "Raise `max_length`: nothing of these rows is trained.",
-    "quoted-arguments": "Write arguments as objects, not as JSON strings.",
     "drops-system-prompt": "Put the system prompt into the first user turn.",
     "drops-tools": "Describe the tools in the prompt, or use a student that supports tools.",
     "drops-tool-calls": "Write calls as text, or use a student that supports tools.",

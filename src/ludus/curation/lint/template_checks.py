@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import suppress
 
 from ludus.curation.lint.report import Problem
 from ludus.curation.lint.student import Student
-from ludus.data.tool_schema import JsonObject
 from ludus.data.training_row import RowConversation, TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused
 from ludus.policy.chat.encoding import Tools, content_guard
@@ -57,9 +54,6 @@ def _check_template(
         if found := guard.mark([each])[2]:
             message = f"message {at} ({each['role']}) has the text {', '.join(found)}"
             yield Problem("control-tokens", "warning", message)
-    if _double_encodes_arguments(messages, tools, student):
-        message = "arguments are JSON strings, which the template encodes a second time"
-        yield Problem("quoted-arguments", "warning", message)
 
 
 def _check_tokens(
@@ -88,24 +82,3 @@ def _check_tokens(
     if any(rendered.mask) and not any(rendered.truncate(max_length).mask):
         first = rendered.spans[0][0]
         yield Problem("cut-off", "error", f"the first token with a loss is number {first + 1:,}")
-
-
-def _double_encodes_arguments(messages: list[JsonObject], tools: Tools, student: Student) -> bool:
-    """Whether the template JSON-encodes arguments that are JSON strings already."""
-    parsed = []  # The messages with arguments as objects.
-    for message in messages:
-        calls = []
-        for call in message.get("tool_calls") or ():
-            function = call.get("function", call)
-            with suppress(TypeError, ValueError, RecursionError):
-                changed = {**function, "arguments": json.loads(function.get("arguments"))}
-                call = {**call, "function": changed} if "function" in call else changed
-            calls.append(call)
-        parsed.append({**message, "tool_calls": calls} if calls else message)
-    if parsed == messages:
-        return False
-    try:
-        text = student.render_text(messages, tools)
-        return student.render_text(parsed, tools) != text and '\\"' in text
-    except TemplateRefused:
-        return False
