@@ -1,6 +1,6 @@
 """The results of an evaluation as tables and as README.md.
 
-Cells are plain text.
+A table has a column per candidate, or a row for many of them. Cells are plain text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from ludus.evaluation.metrics import Metric
 from ludus.evaluation.results import NO_INTERVAL, Evaluation, format_difference
 
 _NO_VALUE = "-"
+_MAX_SIDE_BY_SIDE = 3
+"""Candidates up to which the wide table is readable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,34 @@ class ResultTable:
     rows: list[list[str]]
 
 
-def build_table(evaluation: Evaluation) -> ResultTable:
-    """Return the results as a table, with a row for each metric of each candidate."""
+def build_tables(evaluation: Evaluation) -> list[ResultTable]:
+    """Return the results as tables: the most readable first, the narrowest last."""
+    if len(evaluation.scores) <= _MAX_SIDE_BY_SIDE:
+        return [build_wide_table(evaluation), build_long_table(evaluation)]
+    return [build_long_table(evaluation)]
+
+
+def build_wide_table(evaluation: Evaluation) -> ResultTable:
+    """Return a row per metric and a column per candidate, then a column per delta."""
+    scores, others = evaluation.scores, evaluation.scores[1:]
+    deltas = ["Delta"] if len(others) == 1 else [f"Delta {score.label}" for score in others]
+    rows = [
+        [
+            metric.title,
+            *(_result_cell(score.metrics, metric) for score in scores),
+            *(_delta_cell(score.deltas, metric) for score in others),
+        ]
+        for metric in evaluation.shown_metrics
+    ]
+    if evaluation.shown_metrics:
+        # The largest n of all metrics: some apply to fewer episodes.
+        counts = [_count_cell(*score.metrics.values()) for score in scores]
+        rows.append(["n", *counts, *(_count_cell(*score.deltas.values()) for score in others)])
+    return ResultTable(["Metric", *(score.label for score in scores), *deltas], rows)
+
+
+def build_long_table(evaluation: Evaluation) -> ResultTable:
+    """Return a row for each metric of each candidate."""
     rows = [
         [
             "" if number else metric.title,
@@ -95,7 +123,7 @@ def build_notes(evaluation: Evaluation) -> list[str]:
 def describe_method(evaluation: Evaluation) -> str:
     """Return how to read the tables."""
     text = "In brackets: 95% confidence intervals."
-    if any(NO_INTERVAL in cell for row in build_table(evaluation).rows for cell in row):
+    if any(NO_INTERVAL in cell for row in build_wide_table(evaluation).rows for cell in row):
         text += f" No interval: fewer than {MIN_SAMPLES} tasks, or all with the same value."
     if len(evaluation.scores) > 1:
         text += f" Delta: difference from {evaluation.scores[0].label}, over the common tasks."
@@ -104,7 +132,7 @@ def describe_method(evaluation: Evaluation) -> str:
 
 def render_report(evaluation: Evaluation) -> str:
     """Return the README.md of an evaluation, with its tables."""
-    settings, table = evaluation.settings, build_table(evaluation)
+    settings, table = evaluation.settings, build_tables(evaluation)[0]
     labels = ", ".join(score.label for score in evaluation.scores)
     repeats = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""
     candidate_rows = [

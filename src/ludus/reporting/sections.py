@@ -25,7 +25,12 @@ from ludus.data.training_log import (
 from ludus.diagnose import format_verdict, read_run
 from ludus.errors import NameFlags, RunError, similar_path_hint
 from ludus.evaluation.results import Outcome, load_evaluation
-from ludus.evaluation.table import build_notes, build_slice_tables, build_table, describe_method
+from ludus.evaluation.table import (
+    build_notes,
+    build_slice_tables,
+    build_wide_table,
+    describe_method,
+)
 from ludus.reporting.document import (
     Chart,
     Finding,
@@ -179,7 +184,7 @@ _FINDINGS: dict[Outcome, FindingKind] = {
 def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Section:
     """Return the section about the output of `ludus eval`."""
     evaluation = load_evaluation(path)
-    settings, table = evaluation.settings, build_table(evaluation)
+    settings, table = evaluation.settings, build_wide_table(evaluation)
     findings = [Finding(_FINDINGS[kind], text) for kind, text in evaluation.describe_verdicts()]
     tables = [Table("Results", table.header, table.rows)]
     for by_level in build_slice_tables(evaluation):

@@ -14,7 +14,7 @@ from ludus.data.training_log import LogEntry, metric, read_log, step_number
 from ludus.errors import NameFlags
 from ludus.evaluation.results import Evaluation, parse_evaluation
 from ludus.evaluation.slices import build_level_curves
-from ludus.evaluation.table import build_notes, build_slice_tables, build_table, describe_method
+from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
 from ludus.viewer.library import summarize_entry
@@ -136,7 +136,7 @@ def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonOb
         ],
         "notes": [name_flags(note, ("eval",)) for note in build_notes(evaluation)],
         "method": describe_method(evaluation),
-        "results": asdict(build_table(evaluation)),
+        "results": asdict(build_tables(evaluation)[0]),
         "slices": list(map(asdict, build_slice_tables(evaluation))),
         "candidates": [
             {"label": score.label, "agent": score.agent, "episodes": score.episodes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,12 @@ def print_evaluation(evaluation: Evaluation) -> None:
 
 def print_results(evaluation: Evaluation) -> None:
     """Print the tables and the verdicts."""
-    from ludus.evaluation.table import build_slice_tables, build_table
+    from ludus.evaluation.table import build_slice_tables, build_tables
 
-    console().print(_fit_table(build_table(evaluation)))
+    console().print(_fit_table(build_tables(evaluation)))
     for table in build_slice_tables(evaluation):
         console().print()
-        console().print(_fit_table(table))
+        console().print(_fit_table([table]))
     for outcome, text in evaluation.describe_verdicts():
         print_text(text, _VERDICT_STYLES[outcome.value])
 
@@ -55,8 +56,8 @@ def print_stored_evaluation(folder: Path) -> None:
     print_text(f"An episode: ludus show {folder / evaluation.scores[0].label} 0")
 
 
-def _fit_table(table: ResultTable) -> Table:
-    """Render a table with intervals beside values, or below them if it does not fit otherwise.
+def _fit_table(tables: Sequence[ResultTable]) -> Table:
+    """Render the first table that fits, each with intervals beside or below values; else the last.
 
     Labels are folded if not even that one fits.
     """
@@ -64,7 +65,7 @@ def _fit_table(table: ResultTable) -> Table:
     from rich.text import Text
 
     out = console()
-    for separator in (" ", "\n"):
+    for table, separator in ((table, separator) for table in tables for separator in (" ", "\n")):
         rendered = Table(box=None, pad_edge=False, padding=(0, _COLUMN_PADDING, 0, 0))
         for name in table.header:
             # Only labels may be folded, so that numbers stay in one piece.
