@@ -96,6 +96,18 @@ def test_without_its_word_lists_a_game_says_how_to_get_them(
         TextArena(variant="WordLadder-v0").reset(seed=1)
 
 
+@pytest.mark.parametrize("game", ["Mastermind-v0", "Slitherlink-v0"])
+def test_a_task_is_identified_by_what_is_shown_and_by_what_is_hidden(game: str) -> None:
+    """The code is hidden; the puzzle is shown."""
+
+    def key(seed: int) -> str:
+        environment = TextArena(game)
+        environment.reset(seed=seed)
+        return environment.task_key()
+
+    assert key(1) == key(1) and len({key(seed) for seed in range(1, 7)}) == 6
+
+
 def test_variants_are_the_single_player_games() -> None:
     names = game_modules()
     assert {"Wordle-v0", "Sudoku-v0", "2048-v0", "Secretary-v0"} <= names.keys()

@@ -8,6 +8,7 @@ not disturb each other, nor the rest of the process.
 from __future__ import annotations
 
 import importlib
+import json
 import random
 import sys
 import threading
@@ -85,7 +86,14 @@ class TextArena(ToolEnvironment):
         self.max_turns = self.game.state.max_turns
         self._transcript = ""
         said = [text.strip("\n") for text in self._new_texts()]
-        return self._observe("\n\n".join([*said, _SCORING]))
+        self._opening = "\n\n".join([*said, _SCORING])
+        return self._observe(self._opening)
+
+    def task_key(self) -> str:
+        """What the game shows, and its state, which may have a secret number or code."""
+        state = self.game.state.game_state
+        hidden = json.dumps(state, default=lambda value: type(value).__name__, skipkeys=True)
+        return self._opening + hidden
 
     @tool
     def play(self, message: str) -> TextArenaObservation:
