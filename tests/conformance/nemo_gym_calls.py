@@ -1,4 +1,4 @@
-"""Two turns with NeMo Gym's own model server, in an environment that has `nemo-gym`.
+"""Two turns with NeMo Gym's own model servers, in an environment that has `nemo-gym`.
 
 Prints the responses as lines of JSON. Run by test_other_engines.py.
 """
@@ -22,17 +22,24 @@ TOOL = {
 
 def build_model() -> Any:
     from nemo_gym.server_utils import ServerClient
+    from responses_api_models.openai_model.app import SimpleModelServer, SimpleModelServerConfig
     from responses_api_models.vllm_model.app import VLLMModel, VLLMModelConfig
 
     url, kind = os.environ["MODEL_URL"], os.environ["MODEL_SERVER"]
     address = {"host": "127.0.0.1", "port": 1, "name": "policy_model", "entrypoint": ""}
     client = MagicMock(spec=ServerClient)
+    if kind == "openai_model":
+        settings = {"openai_base_url": url, "openai_api_key": "none", "openai_model": "smollm2"}
+        return SimpleModelServer(
+            config=SimpleModelServerConfig(**address, **settings), server_client=client
+        )
     config = VLLMModelConfig(
         **address,
         base_url=url,
         api_key="none",
         model="smollm2",
         return_token_id_information=kind == "vllm_model with token ids",
+        is_responses_native=kind == "vllm_model with responses",
         uses_reasoning_parser=True,
     )
     return VLLMModel(config=config, server_client=client)

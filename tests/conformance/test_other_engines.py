@@ -87,8 +87,12 @@ def test_vllm_plays_the_episodes_of_a_collector(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(NEMO_GYM is None, reason=f"NEMO_GYM_PYTHON {WHERE}")
-@pytest.mark.parametrize("model_server", ["vllm_model", "vllm_model with token ids"])
+@pytest.mark.parametrize(
+    "model_server",
+    ["vllm_model", "vllm_model with token ids", "vllm_model with responses", "openai_model"],
+)
 def test_nemo_gym_gets_responses_of_a_model_server(model_server: str, tmp_path: Path) -> None:
+    calls_responses = model_server in ("vllm_model with responses", "openai_model")
     with serving_model(load("smollm2", device="cpu")) as served:
         script = Path(__file__).with_name("nemo_gym_calls.py")
         done = subprocess.run(
@@ -104,8 +108,8 @@ def test_nemo_gym_gets_responses_of_a_model_server(model_server: str, tmp_path: 
             },
         )
         assert done.returncode == 0, done.stderr
-        requests = 'ludus_model_requests_total{path="/v1/chat/completions",status="200"}'
-        assert served.metric(requests) == 2
+        path = "responses" if calls_responses else "chat/completions"
+        assert served.metric(f'ludus_model_requests_total{{path="/v1/{path}",status="200"}}') == 2
     first, second = (json.loads(line) for line in done.stdout.splitlines()[-2:])
     for response in (first, second):
         assert response["output"] and 0 < response["usage"]["output_tokens"] <= 12

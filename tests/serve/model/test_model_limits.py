@@ -126,6 +126,14 @@ def _tool(schema: dict[str, object]) -> dict[str, object]:
             {"messages": QUESTION, "tools": [{"function": {"name": "f", "description": _LONG}}]},
         ),
         (CHAT, {"messages": QUESTION, "tools": [_tool({"enum": [10**4000] * 100})]}),
+        ("/v1/responses", {"input": QUESTION, "instructions": _LONG}),
+        (
+            "/v1/responses",
+            {
+                "input": "x",
+                "tools": [{"type": "function", "name": "f", "parameters": {"a": _LONG}}],
+            },
+        ),
         ("/tokenize", {"prompt": _LONG}),
         ("/tokenize", {"messages": [{"role": "user"}] * 20_000}),
     ],
@@ -154,6 +162,7 @@ _NESTED_CALL = {"id": "a", "type": "function", "function": _NESTED}
     [
         (CHAT, {"messages": [{"role": "assistant", "tool_calls": [_NESTED_CALL]}]}),
         ("/tokenize", {"messages": [{"role": "assistant", "tool_calls": [_NESTED_CALL]}]}),
+        ("/v1/responses", {"input": [{"type": "function_call", "call_id": "a", **_NESTED}]}),
     ],
 )
 def test_arguments_of_calls_that_are_nested_too_deeply_are_text(
@@ -166,10 +175,10 @@ def test_arguments_of_calls_that_are_nested_too_deeply_are_text(
 
 
 def test_images_do_not_count_as_text() -> None:
-    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_LONG}"}}
-    messages = [{"role": "user", "content": [image]}]
+    image = {"type": "input_image", "image_url": f"data:image/png;base64,{_LONG}"}
+    output = {"type": "function_call_output", "call_id": "a", "output": [image]}
     with serving_model() as served:
-        refused = served.post(CHAT, {"messages": messages}).json()["error"]
+        refused = served.post("/v1/responses", {"input": [output]}).json()["error"]
         assert "images" in refused["message"] and refused["code"] is None
 
 
@@ -185,6 +194,7 @@ def test_a_prompt_that_is_a_little_too_long_is_tokenized_and_refused() -> None:
     [
         (CHAT, {"messages": ["x"] * 9_000}),
         (CHAT, {"messages": [{"role": "user", "content": [1] * 9_000}]}),
+        ("/v1/responses", {"input": ["x"] * 9_000}),
         ("/tokenize", {"messages": [None] * 9_000}),
         ("/sessions/x/reward", {"rewards": {str(key): "x" for key in range(9_000)}}),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -265,3 +266,47 @@ def test_a_complete_reply_with_a_reward_is_done(tmp_path: Path) -> None:
     (episode,) = recorded(tmp_path / "run")
     assert episode.done and episode.reward == 1.0 and episode.stop_reason is StopReason.DONE
     assert episode.tool_calls == 1 and episode.turns == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_of_the_responses_api_is_recorded(tmp_path: Path, stream: bool) -> None:
+    question = counter_question()
+    items: list[Any] = list(question["messages"])
+    tools = [{"type": "function", **tool["function"]} for tool in question["tools"]]
+    with serving_model(player(), record=tmp_path / "run") as served:
+        for turn in range(2):
+            body = {"input": items, "tools": tools, "temperature": TEMPERATURE, "seed": turn}
+            response = served.post("/v1/responses", {**body, "stream": stream})
+            lines = [line for line in response.text.splitlines() if line.startswith("data: ")]
+            reply = json.loads(lines[-1][6:])["response"] if stream else response.json()
+            items += reply["output"]
+            for call in [item for item in reply["output"] if item["type"] == "function_call"]:
+                output = {"type": "function_call_output", "call_id": call["call_id"]}
+                items.append({**output, "output": "The count is 3."})
+        served.post(f"/sessions/{response.headers[SESSION]}/reward", {"reward": 1})
+    (episode,) = recorded(tmp_path / "run")
+    assert episode.turns == 2 and episode.tool_calls >= 1 and episode.reward == 1
+    assert [message.role for message in episode.messages[:4]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert list(episode.tools) == question["tools"]
+    assert episode.tokens is not None
+    assert episode.tokens.mask.count(1) == episode.usage.completion_tokens
+    check_tokens(episode, player(), temperature=TEMPERATURE)
+
+
+def test_both_apis_may_take_turns_in_a_session(tmp_path: Path) -> None:
+    with serving_model(record=tmp_path / "run") as served:
+        messages = list[Any](QUESTION)
+        session = say(served.client(), messages)
+        text = messages[-1]["content"]
+        items = [*QUESTION, {"role": "assistant", "content": text}]
+        body = {"input": [*items, {"role": "user", "content": "And then?"}], "seed": 2}
+        response = served.post("/v1/responses", {**body, "max_output_tokens": 6})
+        assert response.headers[SESSION] == session
+    (episode,) = recorded(tmp_path / "run")
+    assert episode.turns == 2
+    check_tokens(episode, random_policy())

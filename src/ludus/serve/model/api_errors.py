@@ -75,8 +75,8 @@ def from_validation_error(error: ValidationError) -> ApiError:
     return ApiError(f"{param}: {message}" if param else message, param=param)
 
 
-def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
+def new_id(prefix: str, separator: str = "_") -> str:
+    return f"{prefix}{separator}{secrets.token_hex(12)}"
 
 
 def to_api_error(error: Exception) -> ApiError:

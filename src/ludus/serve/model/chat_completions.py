@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import LudusError
 from ludus.policy.chat.reply_parser import ReplyDelta
-from ludus.serve.model.api_errors import ApiError, new_id, to_api_error
+from ludus.serve.model.api_errors import ApiError, new_id
 from ludus.serve.model.chat_sampler import ChatCall, ChatChoice, ChatSampler, Reply
+from ludus.serve.model.endpoint import Endpoint, PutEvent, encode_sse, stream_choices
 from ludus.serve.model.requests import ChatBody
 from ludus.serve.model.text_stream import REPLACEMENT_CHAR
 
-PutEvent = Callable[[bytes], None]
 
-
-class ChatCompletions:
+class ChatCompletions(Endpoint[ChatBody]):
     """Answers chat requests."""
+
+    body_type = ChatBody
 
     def __init__(self, sampler: ChatSampler, model: str) -> None:
         self._sampler, self._model = sampler, model
 
     async def open(self, body: ChatBody, session_id: str | None) -> ChatCall:
-        """Take a place in the queue, which is kept until the stack of the call is closed."""
         call = await self._sampler.open(body, session_id)
         call.head = {
-            "id": new_id("chatcmpl"),
+            "id": new_id("chatcmpl", "-"),
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
             "model": self._model,
@@ -36,7 +34,6 @@ class ChatCompletions:
         return call
 
     async def complete(self, call: ChatCall) -> JsonObject:
-        """Sample all choices, and return the response."""
         replies = await self._sampler.sample(call)
         choices = [
             self._choice_to_json(call.body, choice, reply)
@@ -88,39 +85,17 @@ class ChatCompletions:
             entries.append(entry)
         return {"content": entries}
 
-    async def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
-        """Sample all choices, and yield server-sent events as tokens arrive."""
-        events: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-        async def run(choice: ChatChoice) -> Reply:
-            try:
-                return await self._stream_choice(call, choice, events.put_nowait)
-            finally:
-                events.put_nowait(None)
-
-        tasks = [asyncio.ensure_future(run(choice)) for choice in call.choices]
-        try:
-            running = len(tasks)
-            while running:
-                event = await events.get()
-                if event is not None:
-                    yield event
-                    continue
-                running -= 1
-                for task in tasks:
-                    if task.done():
-                        task.result()  # Raises what has failed, and the others are cancelled.
+    def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
+        def end(replies: Sequence[Reply]) -> Iterator[bytes]:
             if call.body.stream_options.include_usage:
-                usage = _usage(call, [task.result() for task in tasks])
-                yield _encode_sse({**call.head, "choices": [], "usage": usage})
+                yield encode_sse({**call.head, "choices": [], "usage": _usage(call, replies)})
             yield b"data: [DONE]\n\n"
-        except (LudusError, ApiError) as error:
-            # The status has been sent already.
-            yield _encode_sse(to_api_error(error).to_json())
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+        def fail(error: ApiError) -> bytes:
+            return encode_sse(error.to_json())
+
+        choices = [partial(self._stream_choice, call, choice) for choice in call.choices]
+        return stream_choices(choices, at_end=end, on_error=fail)
 
     async def _stream_choice(
         self, call: ChatCall, choice: ChatChoice, put_event: PutEvent
@@ -143,7 +118,7 @@ class ChatCompletions:
                 chunk["token_ids"] = list(ids)
             ids.clear()
             logprobs.clear()
-            put_event(_encode_sse({**call.head, "choices": [chunk]}))
+            put_event(encode_sse({**call.head, "choices": [chunk]}))
 
         def on_deltas(
             deltas: Sequence[ReplyDelta], new_ids: Sequence[int], new_logprobs: Sequence[float]
@@ -174,7 +149,3 @@ def _usage(call: ChatCall, replies: Sequence[Reply]) -> JsonObject:
         "completion_tokens": num_sampled,
         "total_tokens": num_prompt + num_sampled,
     }
-
-
-def _encode_sse(data: JsonObject) -> bytes:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Samples replies to conversations, and records them."""
+"""Samples replies to conversations, and records them: what all routes that take messages share."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""The route that samples: from the body of a request to its response or event stream."""
+"""The routes that sample: from the body of a request to its response or event stream."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -13,31 +15,56 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.serve.model.api_errors import ApiError, to_api_error
-from ludus.serve.model.chat_completions import ChatCompletions
 from ludus.serve.model.chat_sampler import ChatCall
 from ludus.serve.model.generator import Generator, ModelMetrics
-from ludus.serve.model.requests import ChatBody, check_model, parse_prompt
+from ludus.serve.model.requests import SamplingBody, check_model, parse_prompt
 
 SESSION_HEADER = "Ludus-Session"
 _CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that went away."""
 
+Body = TypeVar("Body", bound=SamplingBody)
 Result = TypeVar("Result")
+PutEvent = Callable[[bytes], None]
 
 
-def add_chat_route(
-    app: FastAPI, generator: Generator, endpoint: ChatCompletions, *, names: tuple[str, ...]
+class Endpoint(ABC, Generic[Body]):
+    """Answers the requests of one route."""
+
+    body_type: type[Body]
+
+    @abstractmethod
+    async def open(self, body: Body, session_id: str | None) -> ChatCall:
+        """Take a place in the queue, which is kept until the stack of the call is closed."""
+
+    @abstractmethod
+    async def complete(self, call: ChatCall) -> JsonObject:
+        """Sample all choices, and return the response."""
+
+    @abstractmethod
+    def stream(self, call: ChatCall) -> AsyncGenerator[bytes, None]:
+        """Sample all choices, and yield server-sent events as tokens arrive."""
+
+
+def add_endpoint(
+    app: FastAPI,
+    generator: Generator,
+    path: str,
+    endpoint: Endpoint[Body],
+    *,
+    names: tuple[str, ...],
 ) -> None:
     """Add the route; `names` are the model's."""
-    path, metrics = "/v1/chat/completions", generator.metrics
+    metrics, context = generator.metrics, generator.runtime.context_length
 
     @app.post(path)
     async def answer(request: Request) -> Response:
         status = int(HTTPStatus.INTERNAL_SERVER_ERROR)
         try:
-            body = await parse_prompt(request, ChatBody, generator.runtime.context_length)
+            body = await parse_prompt(request, endpoint.body_type, context)
             check_model(body.model, names)
             session_id = request.headers.get(SESSION_HEADER)
             call = await _run_while_connected(request.receive, endpoint.open(body, session_id))
@@ -91,6 +118,13 @@ async def _run_while_connected(receive: Receive, work: Coroutine[object, None, R
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
+def encode_sse(data: JsonObject, *, name: str | None = None) -> bytes:
+    """A server-sent event of an endpoint."""
+    head = "" if name is None else f"event: {name}\n"
+    text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return text.encode("utf-8", "replace")
+
+
 class _EventStream(Response):
     """A stream of server-sent events, which ends when the client goes away."""
 
@@ -122,3 +156,41 @@ class _EventStream(Response):
         finally:
             await self._events.aclose()
             await self._call.stack.aclose()
+
+
+async def stream_choices(
+    choices: Sequence[Callable[[PutEvent], Coroutine[object, None, Result]]],
+    *,
+    at_end: Callable[[Sequence[Result]], Iterable[bytes]],
+    on_error: Callable[[ApiError], bytes],
+) -> AsyncGenerator[bytes, None]:
+    """An endpoint's stream: the events that the choices put, then the end or an error."""
+    events: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def run(choice: Callable[[PutEvent], Coroutine[object, None, Result]]) -> Result:
+        try:
+            return await choice(events.put_nowait)
+        finally:
+            events.put_nowait(None)
+
+    tasks = [asyncio.ensure_future(run(choice)) for choice in choices]
+    try:
+        running = len(tasks)
+        while running:
+            event = await events.get()
+            if event is not None:
+                yield event
+                continue
+            running -= 1
+            for task in tasks:
+                if task.done():
+                    task.result()  # Raises what has failed, and the others are cancelled.
+        for event in at_end([task.result() for task in tasks]):
+            yield event
+    except (LudusError, ApiError) as error:
+        # The status has been sent already.
+        yield on_error(to_api_error(error))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -31,7 +31,7 @@ from ludus.serve.listening import (
 from ludus.serve.model.api_errors import ApiError, from_refusal, to_api_error
 from ludus.serve.model.chat_completions import ChatCompletions
 from ludus.serve.model.chat_sampler import ChatSampler
-from ludus.serve.model.endpoint import SESSION_HEADER, add_chat_route
+from ludus.serve.model.endpoint import SESSION_HEADER, add_endpoint
 from ludus.serve.model.generator import Generator
 from ludus.serve.model.recorder import Recorder
 from ludus.serve.model.requests import (
@@ -41,6 +41,7 @@ from ludus.serve.model.requests import (
     parse_body,
     parse_prompt,
 )
+from ludus.serve.model.responses import Responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ def create_model_app(
 
     app = FastAPI(title=f"Ludus: {names[0]}", version="1.0.0", lifespan=lifespan)
     sampler = ChatSampler(generator, recorder)
-    add_chat_route(app, generator, ChatCompletions(sampler, names[0]), names=names)
+    add = partial(add_endpoint, app, generator, names=names)
+    add("/v1/chat/completions", ChatCompletions(sampler, names[0]))
+    add("/v1/responses", Responses(sampler, names[0]))
     _add_info_routes(app, sampler, generator, names)
 
     @app.post("/sessions/{session_id:path}/reward")

@@ -96,15 +96,15 @@ class ImageUrlBody(RequestBody):
 
 
 class PartBody(RequestBody):
-    """A part of a message's content, as chat completions write it."""
+    """A part of a message's content, as chat completions or the Responses API write it."""
 
-    type: Literal["text", "refusal", "image_url"]
+    type: Literal["text", "input_text", "output_text", "refusal", "image_url", "input_image"]
     text: str = ""
     refusal: str = ""
     image_url: str | ImageUrlBody = ""
 
     def to_part(self) -> Part:
-        if self.type != "image_url":
+        if self.type not in ("image_url", "input_image"):
             return Text(text=self.text or self.refusal)
         url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
         if not url.startswith("data:"):
@@ -172,10 +172,6 @@ class ToolBody(RequestBody):
 ToolChoice = Literal["auto", "none"]
 
 
-class StreamOptions(RequestBody):
-    include_usage: bool = False
-
-
 class Conversation(RequestBody):
     """Messages and tools, as chat completions and `/tokenize` take them."""
 
@@ -194,8 +190,8 @@ class Conversation(RequestBody):
         return tuple(message.to_message() for message in self.messages)
 
 
-class ChatBody(Conversation):
-    """A request to `/v1/chat/completions`."""
+class SamplingBody(RequestBody):
+    """What all requests that sample have in common."""
 
     neutral_values: ClassVar[dict[str, tuple[object, ...]]] = {
         "frequency_penalty": (0,),
@@ -205,14 +201,9 @@ class ChatBody(Conversation):
         "logit_bias": ({},),
         "top_logprobs": (0,),
         "response_format": ({"type": "text"},),
-        "functions": ([],),
-        "function_call": ("none", "auto"),
-        "modalities": (["text"],),
-        "prompt_logprobs": (0,),
     }
     """Fields that are not supported, with the values at which they do nothing."""
 
-    messages: Items[MessageBody] = Field(min_length=1)
     model: str = ""
     temperature: float | None = Field(default=None, ge=0, le=100)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -220,15 +211,6 @@ class ChatBody(Conversation):
     seed: int | None = None
     stop: str | Items[str] = Field(default_factory=list)
     stream: bool = False
-    n: int = Field(default=1, ge=1)
-    stream_options: StreamOptions = StreamOptions()
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    logprobs: bool = False
-    return_token_ids: bool = False
-    """Of vLLM: send the ids of the prompt and of the completion."""
-    return_tokens_as_token_ids: bool = False
-    """Of vLLM: write `token_id:42` for a token beside its log-probability."""
 
     @model_validator(mode="before")
     @classmethod
@@ -265,6 +247,33 @@ class ChatBody(Conversation):
         if self.top_k is not None and self.top_k > 0:
             options["top_k"] = self.top_k
         return {name: value for name, value in options.items() if value is not None}
+
+
+class StreamOptions(RequestBody):
+    include_usage: bool = False
+
+
+class ChatBody(SamplingBody, Conversation):
+    """A request to `/v1/chat/completions`."""
+
+    neutral_values: ClassVar[dict[str, tuple[object, ...]]] = {
+        **SamplingBody.neutral_values,
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "prompt_logprobs": (0,),
+    }
+
+    messages: Items[MessageBody] = Field(min_length=1)
+    n: int = Field(default=1, ge=1)
+    stream_options: StreamOptions = StreamOptions()
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool = False
+    return_token_ids: bool = False
+    """Of vLLM: send the ids of the prompt and of the completion."""
+    return_tokens_as_token_ids: bool = False
+    """Of vLLM: write `token_id:42` for a token beside its log-probability."""
 
 
 class TokenizeBody(Conversation):
