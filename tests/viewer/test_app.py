@@ -13,8 +13,6 @@ from ludus.curation import CurateConfig, curate
 from ludus.data.episode import StopReason
 from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
-from ludus.viewer.export import ExportRequest, PickedEpisode, export_episodes
-from ludus.viewer.library import find_entries
 from viewer.viewing import Viewed, make_episode, viewing, write_episodes
 
 
@@ -52,8 +50,6 @@ def test_other_hosts_and_origins_are_refused(viewed: Viewed) -> None:
     assert viewed.request(state, {"Host": "attacker.example"})[0] == 421
     assert viewed.request(state, {"Origin": "http://attacker.example"})[0] == 403
     assert viewed.request(state, {"Sec-Fetch-Site": "cross-site"})[0] == 403
-    form = {"Content-Type": "text/plain"}
-    assert viewed.request(f"{viewed.address}api/export", form, b"{}")[0] == 415
 
 
 def test_the_page_may_load_nothing_from_elsewhere(viewed: Viewed) -> None:
@@ -128,42 +124,6 @@ def test_a_bad_question_is_answered_with_one_sentence(
     status, answer = viewed.request(f"{viewed.address}api/{name}?{query}")
     assert status == 400
     assert answer["detail"].endswith(".")
-
-
-def test_selected_episodes_are_exported(viewed: Viewed, folder: Path) -> None:
-    picked = [{"run": "runs/first", "episode_id": "0badcafe-000002"}]
-    status, answer = viewed.post("export", {"out": "data/picked", "picked": picked})
-    assert status == 200, answer
-    (line,) = (folder / "data" / "picked" / "train.jsonl").read_text().splitlines()
-    assert json.loads(line)["episode_id"] == "0badcafe-000002"
-    assert "ludus curate runs/first" in answer["command"]
-
-
-def test_selected_episodes_of_a_single_file_are_exported(folder: Path) -> None:
-    file = Path("runs/first/episodes.jsonl")
-    picked = (PickedEpisode(run=str(file), episode_id="0badcafe-000002"),)
-    export_episodes(ExportRequest(out="data/picked", picked=picked), find_entries([file]))
-    (line,) = (folder / "data" / "picked" / "train.jsonl").read_text().splitlines()
-    assert json.loads(line)["episode_id"] == "0badcafe-000002"
-
-
-def test_a_filter_is_exported(viewed: Viewed, folder: Path) -> None:
-    body = {"out": "data/filtered", "to": "episodes", "runs": ["runs/second"], "search": "WORD 1"}
-    assert viewed.post("export", body)[0] == 200
-    (line,) = (folder / "data" / "filtered" / "train.jsonl").read_text().splitlines()
-    assert json.loads(line)["messages"][1]["content"] == "word 1"
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        *("", ".", "/tmp/outside", "../outside", "~/outside", "runs", "runs/first"),
-        *("x" * 300, "data/" + "x" * 300, "a\0b"),
-    ],
-)
-def test_an_export_goes_only_into_a_new_folder_below_this_one(viewed: Viewed, out: str) -> None:
-    status, answer = viewed.post("export", {"out": out})
-    assert status == 400 and answer["detail"]
 
 
 def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:

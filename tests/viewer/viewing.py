@@ -36,15 +36,9 @@ class Viewed:
         assert status == 200, answer
         return answer
 
-    def post(self, name: str, body: object) -> tuple[int, Any]:
-        headers = {"Content-Type": "application/json"}
-        return self.request(f"{self.address}api/{name}", headers, json.dumps(body).encode())
-
-    def request(
-        self, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> tuple[int, Any]:
+    def request(self, url: str, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
         """The status, and the answer: as JSON where it is."""
-        request = urllib.request.Request(url, data=body, headers=dict(headers or {}))
+        request = urllib.request.Request(url, headers=dict(headers or {}))
         try:
             with urllib.request.urlopen(request) as response:
                 status, content = response.status, response.read()

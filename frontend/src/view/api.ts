@@ -8,11 +8,6 @@ export function get<Answer>(name: string, params: Params | URLSearchParams = {})
   return fetchJson<Answer>(`./api/${name}?${query}`);
 }
 
-export function post<Answer>(name: string, body: object): Promise<Answer> {
-  const headers = { "Content-Type": "application/json" };
-  return fetchJson<Answer>(`./api/${name}`, { method: "POST", headers, body: JSON.stringify(body) });
-}
-
 export interface Loaded<Answer> {
   data: Answer | null;
   error: string;

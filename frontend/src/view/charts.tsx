@@ -4,7 +4,7 @@ import { formatCount, formatNumber } from "./format";
 import "./charts.css";
 
 const HEIGHT = 150;
-export const MARGIN = { top: 8, right: 10, bottom: 20, left: 46 };
+const MARGIN = { top: 8, right: 10, bottom: 20, left: 46 };
 const SMOOTHING = 1 / 40;
 const MAX_DOTS = 12;
 const MAX_BAR_WIDTH = 90;

@@ -3,7 +3,6 @@ import { type Shortcut, useShortcuts } from "../shared/keyboard";
 import { Histogram } from "./charts";
 import { EpisodeTable } from "./episode_table";
 import { type EpisodeQuery, changeQuery, episodeLink, readQuery, toParams } from "./episode_query";
-import { ExportDialog } from "./export_dialog";
 import { FilterBar } from "./filter_bar";
 import { formatCount, formatMean, formatNumber, plural } from "./format";
 import { useLibrary } from "./library";
@@ -26,7 +25,6 @@ export function EpisodesPage(props: { params: URLSearchParams; onShortcuts: (lis
   const [selected, setSelected] = useState(Number(props.params.get("at") ?? 0));
   const [picked, setPicked] = useState<Picked>(new Map());
   const search = useRef<HTMLInputElement>(null);
-  const dialog = useRef<HTMLDialogElement>(null);
   const filterText = toParams(query).toString();
   const shownFilter = useRef(filterText);
   useEffect(() => {
@@ -59,7 +57,6 @@ export function EpisodesPage(props: { params: URLSearchParams; onShortcuts: (lis
     { key: "Enter", label: "Open the episode", run: () => open(selected) },
     { key: "x", label: "Select the episode", run: () => pick(list.row(selected)) },
     { key: "c", label: "Selected episodes side by side", run: compare },
-    { key: "e", label: "Export to a data set", run: () => dialog.current?.showModal() },
     { key: "/", label: "Search", run: () => search.current?.focus() },
   ];
   useShortcuts(shortcuts);
@@ -90,15 +87,11 @@ export function EpisodesPage(props: { params: URLSearchParams; onShortcuts: (lis
                 </button>
               </>
             )}
-            <button type="button" disabled={!list.total} onClick={() => dialog.current?.showModal()}>
-              Export…
-            </button>
           </header>
           <EpisodeTable {...{ list, query, selected, picked, open, pick }} />
         </section>
         {stats && <Sidebar query={query} stats={stats} />}
       </div>
-      <ExportDialog dialog={dialog} query={query} picked={picked} total={list.total} />
     </main>
   );
 }

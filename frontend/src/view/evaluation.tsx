@@ -1,14 +1,14 @@
 import { Prose } from "../shared/prose";
-import { CurveChart, IntervalChart, seriesClass } from "./estimate_charts";
+import { IntervalChart, seriesClass } from "./estimate_charts";
 import { formatCount } from "./format";
 import { link } from "./route";
 import type { EvaluationDetail, TextTable } from "./types";
 
 const TONES = { better: "good", worse: "bad", "not resolved": "" };
 
-/** The results of an evaluation: verdicts, tables as in the terminal, curves and intervals. */
+/** The results of an evaluation: verdicts, tables as in the terminal, and intervals. */
 export function Evaluation({ path, evaluation }: { path: string; evaluation: EvaluationDetail }) {
-  const { candidates, curves, metrics, slices } = evaluation;
+  const { candidates, metrics, slices } = evaluation;
   const labels = candidates.map(({ label }) => label);
   const hasDeltas = metrics.some(({ deltas }) => deltas.some((each) => each !== null));
   return (
@@ -33,20 +33,6 @@ export function Evaluation({ path, evaluation }: { path: string; evaluation: Eva
           ))}
         </ul>
       </section>
-      {curves.length > 0 && (
-        <div class="chart-grid">
-          {curves.map(({ title, x_title, is_share, ...curve }) => (
-            <CurveChart
-              key={title}
-              title={title}
-              xTitle={x_title}
-              names={labels}
-              isShare={is_share}
-              {...curve}
-            />
-          ))}
-        </div>
-      )}
       {slices.map((table) => (
         <section key={table.header[0]} class="card stack">
           <h2>{table.header[0]} by environment and difficulty</h2>

@@ -94,8 +94,6 @@ export interface EvaluationDetail {
   slices: TextTable[];
   candidates: { label: string; agent: JsonObject; episodes: number }[];
   metrics: { title: string; is_share: boolean; estimates: (Estimate | null)[]; deltas: (Estimate | null)[] }[];
-  /** Over levels of difficulty, and over k of pass@k. */
-  curves: { title: string; is_share: boolean; x_title: string; labels: string[]; candidates: (Estimate | null)[][] }[];
 }
 
 export interface Comparison {
@@ -213,10 +211,4 @@ export interface RenderedConversation {
 export interface LeftOut extends Page<{ file: string; line: number; reason: string; episode_id: string | null; run: string | null }> {
   listed: boolean;
   counts: Record<string, number>;
-}
-
-export interface ExportResult {
-  out: string;
-  command: string;
-  report: { kept: number; rows: Record<string, number>; left_out: Record<string, number> };
 }

@@ -1,4 +1,4 @@
-"""Results of parts of the tasks: by environment, and by difficulty; and curves over difficulty.
+"""Results of parts of the tasks: by environment, and by difficulty.
 
 The difficulty of a task are the arguments of `reset` in which the tasks of its environment differ,
 such as the values of `sweep`.
@@ -115,40 +115,3 @@ def _flatten(arguments: JsonObject, prefix: str = "") -> JsonObject:
 
 def _format_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def build_level_curves(slices: Sequence[Slice], metrics: Sequence[Metric]) -> list[JsonObject]:
-    """The curves over slices by difficulty, for each metric and each environment.
-
-    A curve has the estimates of each candidate at all levels. `x_title` is the argument that the
-    labels are values of, such as `max_digits`; empty for several.
-    """
-    levels: dict[str, list[Slice]] = {}
-    for part in slices:
-        if part.level is not None:
-            levels.setdefault(part.environment, []).append(part)
-    curves = list[JsonObject]()
-    for metric in metrics:
-        for environment, parts in levels.items():
-            texts = [part.level or "" for part in parts]
-            # A name that all levels have in common is said once.
-            names = {text.partition("=")[0] for text in texts}
-            is_common = len(names) == 1 and not any(" " in each for each in texts)
-            common = names.pop() if is_common else ""
-            shown = environment if len(levels) > 1 else ""
-            estimates = [
-                [part.metrics[number].get(metric.name) for part in parts]
-                for number in range(len(parts[0].metrics))
-            ]
-            curves.append(
-                {
-                    "title": " ".join(
-                        filter(None, (metric.title, shown, "by", common or "difficulty"))
-                    ),
-                    "is_share": metric.is_share,
-                    "x_title": common,
-                    "labels": [text.removeprefix(f"{common}=") for text in texts],
-                    "candidates": [[each and each.as_json() for each in one] for one in estimates],
-                }
-            )
-    return curves

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
-from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -27,14 +26,12 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ludus.data.stage_output import StageOutput
-from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError, LudusError, NameFlags, RunError
 from ludus.serve.access import AccessMiddleware, AccessPolicy
 from ludus.serve.config import ServeConfig
 from ludus.serve.listening import InterruptibleServer, bind_socket
 from ludus.viewer.dataset_rows import forbid_downloads, read_left_out
 from ludus.viewer.episode_queries import EpisodeFilter, describe_episode, read_fields
-from ludus.viewer.export import ExportRequest, export_episodes
 from ludus.viewer.library import Library
 from ludus.viewer.overview import compare_entries, describe_entry
 from ludus.web import file_response, security_headers
@@ -54,24 +51,7 @@ def create_app(library: Library, token: str) -> ASGIApp:
         name, query = request.path_params["name"], request.query_params
         return await _respond(lambda: answer_query(library, name, query))
 
-    async def export(request: Request) -> Response:
-        body = await request.body()
-
-        def write() -> JsonObject:
-            try:
-                wanted = ExportRequest.model_validate_json(body)
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ConfigError(f"`{where}` is invalid: {first['msg']}.") from None
-            report = export_episodes(wanted, library.entries)
-            library.scan()
-            return report
-
-        return await _respond(write)
-
     routes = [
-        Route("/api/export", export, methods=["POST"]),
         Route("/api/{name}", answer),
         Route("/{name:path}", send_file),
     ]

@@ -13,7 +13,6 @@ from ludus.data.tool_schema import JsonObject
 from ludus.data.training_log import LogEntry, metric, read_log, step_number
 from ludus.errors import NameFlags
 from ludus.evaluation.results import Evaluation, parse_evaluation
-from ludus.evaluation.slices import build_level_curves
 from ludus.evaluation.table import build_notes, build_slice_tables, build_tables, describe_method
 from ludus.viewer.episode_index import EpisodeIndex
 from ludus.viewer.episode_queries import EpisodeFilter, EpisodeQueries
@@ -151,7 +150,6 @@ def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonOb
             }
             for metric in evaluation.shown_metrics
         ],
-        "curves": build_level_curves(evaluation.slices, evaluation.verdict_metrics),
     }
 
 
