@@ -23,8 +23,9 @@ from policy.triton_engine.tiny_models import (
     ("model", "reason"),
     [
         (lambda: model_of("gpt2"), "GPT2LMHeadModel"),
-        (lambda: build_model("mistral", sliding_window=8), "sliding-window"),
-        (lambda: build_model(hidden_act="gelu"), "activation gelu"),
+        (lambda: build_model("gemma3", use_bidirectional_attention=True), "both directions"),
+        (lambda: build_model("gemma3", final_logit_softcapping=30.0), "caps its logits"),
+        (lambda: build_model(hidden_act="gelu"), "GELUActivation"),
         (lambda: build_model(mlp_bias=True), "bias in its MLP"),
         (lambda: build_model(num_attention_heads=4, num_key_value_heads=2), "head_dim of 24"),
         (

@@ -49,12 +49,14 @@ def random_tensor(*shape: int, dtype: Any = torch.bfloat16) -> Any:
 def test_operations_between_matrix_products_match_the_reference(rows: int, width: int) -> None:
     torch.manual_seed(0)
     x, delta = random_tensor(rows, width, dtype=torch.float32), random_tensor(rows, width)
-    sums, normed = [x, x.clone()], []
+    sums, normed, norm = [x, x.clone()], [], torch.rand(width, device="cuda") + 0.5
     for ops, x in zip(both_operations(), sums, strict=True):
         normed.append(ops.add_norm(x, delta, eps=1e-5, dtype=torch.bfloat16))
-    assert torch.equal(*sums)
-    assert is_close(*normed)
-    assert is_close(*(ops.swiglu(delta) for ops in both_operations()))
+        normed.append(ops.add_norm(x, delta, norm, eps=1e-5, dtype=torch.bfloat16))
+    assert is_close(*sums)
+    assert is_close(normed[0], normed[2]) and is_close(normed[1], normed[3])
+    for gelu in (True, False):
+        assert is_close(*(ops.gated_mlp(delta, gelu=gelu) for ops in both_operations()))
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -66,22 +68,23 @@ def test_matrix_products_match_the_reference(exact: bool) -> None:
     assert {each.dtype for each in outputs} == {torch.float32 if exact else torch.bfloat16}
 
 
-def random_cache(shape: ModelShape, positions: list[int]) -> LayerCache:
+def random_cache(shape: ModelShape, positions: list[int], window: int = 0) -> LayerCache:
     torch.manual_seed(1)
     size = len(positions) + 1, shape.num_kv_heads, 2048, shape.head_dim
     angles = torch.rand(2048, shape.head_dim // 2, device="cuda").repeat(1, 2)
     slots = torch.randperm(len(positions), device="cuda")
     return LayerCache(random_tensor(*size), random_tensor(*size), angles.cos(), angles.sin(), slots,
-                torch.tensor(positions, device="cuda"))  # fmt: skip
+                torch.tensor(positions, device="cuda"), window)  # fmt: skip
 
 
+@pytest.mark.parametrize("window", [0, 70])
 @pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "qk_norm"),
-    [(9, 3, 64, False), (4, 4, 16, False), (16, 2, 128, True)],
+    [(9, 3, 64, False), (4, 4, 16, False), (16, 2, 128, True), (4, 1, 256, True)],
 )
 def test_attention_matches_the_reference(
-    heads: int, kv_heads: int, head_dim: int, qk_norm: bool, splits: int
+    heads: int, kv_heads: int, head_dim: int, qk_norm: bool, splits: int, window: int
 ) -> None:
     shape = ModelShape(1, 64, 64, heads, kv_heads, head_dim, 9, 1e-5, head_dim**-0.5, qk_norm, 2048)
     norms = [torch.rand(head_dim, device="cuda") + 0.5 if qk_norm else None for _ in range(2)]
@@ -90,7 +93,7 @@ def test_attention_matches_the_reference(
     qkv = random_tensor(len(positions), (heads + 2 * kv_heads) * head_dim)
     caches, outputs = [], []
     for ops in both_operations():
-        cache = random_cache(shape, positions)
+        cache = random_cache(shape, positions, window)
         outputs.append(ops.decode_attention(qkv, layer, cache, shape, splits=splits))
         caches.append(cache)
     assert is_close(*outputs)
@@ -100,10 +103,11 @@ def test_attention_matches_the_reference(
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "qk_norm"),
-    [(9, 3, 64, False), (4, 4, 16, False), (16, 2, 128, True)],
+    [(9, 3, 64, False), (4, 4, 16, False), (16, 2, 128, True), (4, 1, 256, True)],
 )
+@pytest.mark.parametrize("window", [0, 70])
 def test_attention_of_prompts_matches_the_reference(
-    heads: int, kv_heads: int, head_dim: int, qk_norm: bool
+    heads: int, kv_heads: int, head_dim: int, qk_norm: bool, window: int
 ) -> None:
     shape = ModelShape(1, 64, 64, heads, kv_heads, head_dim, 9, 1e-5, head_dim**-0.5, qk_norm, 2048)
     norms = [torch.rand(head_dim, device="cuda") + 0.5 if qk_norm else None for _ in range(2)]
@@ -114,7 +118,7 @@ def test_attention_of_prompts_matches_the_reference(
     slots = [slot for slot, tokens in starts.items() for _ in tokens]
     positions = [position for tokens in starts.values() for position in tokens]
     padding = -len(slots) % chunk
-    cache = random_cache(shape, [0] * 4)
+    cache = random_cache(shape, [0] * 4, window)
     cache = replace(
         cache, slots=torch.tensor(slots + [4] * padding, device="cuda"),
         positions=torch.tensor(positions + [0] * padding, device="cuda"),

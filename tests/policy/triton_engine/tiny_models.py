@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -33,6 +35,17 @@ _MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
     "llama, biased": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True}),
     "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+    "mistral, windows": (MistralConfig, MistralForCausalLM, {"sliding_window": 7}),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
 }

@@ -105,12 +105,14 @@ def decode_attention_kernel(
     D: tl.constexpr,
     QK_NORM: tl.constexpr,
     BLOCK_G: tl.constexpr,
+    WINDOW: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
     """Attention of one token over its slot, up to its own position. Grid: (rows, H_KV, SPLITS).
 
-    BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts. The
+    BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts.
+    WINDOW: the token attends only to so many, itself included; 0: to all before it. The
     token's own key and value are taken from qkv and written to the cache by the program of split 0,
     so that no program reads a value while another writes it.
     """
@@ -142,8 +144,9 @@ def decode_attention_kernel(
     m_i = tl.where(first, s_new, m_i)
     l_i = tl.where(first, l_i + 1.0, l_i)
     acc = tl.where(first, acc + v_new.to(tl.float32), acc)
-    split_length = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK_N) * BLOCK_N
-    start = split * split_length
+    low = tl.maximum(length + 1 - WINDOW, 0) if WINDOW else 0
+    split_length = tl.cdiv(tl.cdiv(length - low, SPLITS), BLOCK_N) * BLOCK_N
+    start = low + split * split_length
     end = tl.minimum(start + split_length, length)
     for start_n in range(start, end, BLOCK_N):
         n = start_n + tl.arange(0, BLOCK_N)
@@ -191,6 +194,7 @@ def prefill_attention_kernel(
     QK_NORM: tl.constexpr,
     CHUNK: tl.constexpr,
     BLOCK_G: tl.constexpr,
+    WINDOW: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
     """Causal attention of CHUNK prompt tokens of one slot, whose keys are in the cache already.
@@ -211,12 +215,16 @@ def prefill_attention_kernel(
     l_i = tl.zeros([CHUNK * BLOCK_G], dtype=tl.float32)
     acc = tl.zeros([CHUNK * BLOCK_G, D], dtype=tl.float32)
     length = (tl.max(tl.max(position, axis=1), axis=0) + 1).to(tl.int32)
-    for start_n in range(0, length, BLOCK_N):
+    low = tl.maximum(tl.load(positions + first).to(tl.int32) + 1 - WINDOW, 0) if WINDOW else 0
+    for start_n in range(low, length, BLOCK_N):
         n = start_n + tl.arange(0, BLOCK_N)
         n_mask = n < length
         k = tl.load(keys + base + n[None, :] * D + d[:, None], mask=n_mask[None, :], other=0.0)
         s = tl.dot(q, k, input_precision="ieee") * scale
-        s = tl.where(n[None, :] <= position, s, float("-inf"))
+        seen = n[None, :] <= position
+        if WINDOW:
+            seen = seen & (n[None, :] > position - WINDOW)
+        s = tl.where(seen, s, float("-inf"))
         m_new = tl.maximum(m_i, tl.max(s, axis=1))
         p = tl.exp(s - m_new[:, None])
         alpha = tl.exp(m_i - m_new)
@@ -225,7 +233,7 @@ def prefill_attention_kernel(
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_new
     out_head = row * H + kv_head * (H // H_KV) + g
-    acc = acc / l_i[:, None]
+    acc = acc / tl.maximum(l_i, 1.0e-30)[:, None]  # Padding may see no token at all.
     tl.store(out + out_head[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), mask=mask)
 
 

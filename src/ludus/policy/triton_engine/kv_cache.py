@@ -39,6 +39,8 @@ class LayerCache:
     sin: Tensor
     slots: Tensor
     positions: Tensor
+    window: int = 0
+    """The sliding window of the layer; 0: none."""
 
 
 class KVCache:
@@ -50,8 +52,8 @@ class KVCache:
         self.num_slots = self.slot_length = 0
         self.keys: Tensor = None
         self.values: Tensor = None
-        self.cos: Tensor = None
-        self.sin: Tensor = None
+        self._rope: dict[str | None, tuple[Tensor, Tensor]] = {}
+        """cos and sin by the type of a layer, if layers differ; else for None."""
         self._shape = shape
         self._rotary_emb = rotary_emb
         self._dtype, self._device = dtype, device
@@ -68,9 +70,10 @@ class KVCache:
         return [[0], [self.scratch_slot], [0]]
 
     def layer_view(self, layer: int, slots: Tensor, positions: Tensor) -> LayerCache:
-        return LayerCache(
-            self.keys[layer], self.values[layer], self.cos, self.sin, slots, positions
-        )
+        shape = self._shape
+        cos, sin = self._rope[shape.rope_types[layer] if shape.rope_types else None]
+        window = shape.windows[layer] if shape.windows else 0
+        return LayerCache(self.keys[layer], self.values[layer], cos, sin, slots, positions, window)
 
     def plan_size(self, num_slots: int, slot_length: int) -> tuple[int, int]:
         """(slots, length) to allocate: at least that length, and fewer slots if memory is short."""
@@ -91,7 +94,11 @@ class KVCache:
         """Allocate that size; the content of slots is kept, as far as it fits."""
         # Allocate everything first: if memory runs out, the cache stays as it was.
         rope_positions = torch.arange(slot_length, device=self._device).unsqueeze(0)
-        cos, sin = self._rotary_emb(torch.zeros(1, device=self._device), rope_positions)
+        example = torch.zeros(1, device=self._device)
+        rope = {
+            name: self._rotary_emb(example, rope_positions, *([] if name is None else [name]))
+            for name in {*(self._shape.rope_types or [None])}
+        }
         slot_pairs = PinnedBuffer(2 * num_slots, self._device)
         old = self.keys, self.values
         shape = self._shape
@@ -106,7 +113,10 @@ class KVCache:
             for new, before in zip((self.keys, self.values), old, strict=True):
                 new[:, :kept_slots, :, :kept_length] = before[:, :kept_slots, :, :kept_length]
         self.num_slots, self.slot_length = num_slots, slot_length
-        self.cos, self.sin = cos[0].float().contiguous(), sin[0].float().contiguous()
+        self._rope = {
+            name: (cos[0].float().contiguous(), sin[0].float().contiguous())
+            for name, (cos, sin) in rope.items()
+        }
         self._slot_pairs = slot_pairs
 
     @property
@@ -116,7 +126,8 @@ class KVCache:
 
     def free(self) -> None:
         self.num_slots = self.slot_length = 0
-        self.keys = self.values = self.cos = self.sin = self._slot_pairs = None
+        self.keys = self.values = self._slot_pairs = None
+        self._rope = {}
 
     def copy_prefixes(self, pairs: Sequence[tuple[int, int]], length: int) -> None:
         """Copy the first `length` tokens from slot to slot, for each pair (source, target)."""

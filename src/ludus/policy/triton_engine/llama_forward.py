@@ -47,7 +47,7 @@ class LlamaForward:
 
         A slot may have many, as `prompt_rows` lays them out.
         """
-        x = self.weights.embedding[tokens].float()
+        x = self.weights.embedding[tokens].float() * self.shape.embedding_scale
         normed = self._add_norm(x, None)
         last = self.shape.num_layers - 1
         for index, layer in enumerate(self.weights.layers):
@@ -63,7 +63,7 @@ class LlamaForward:
         self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache, *, splits: int
     ) -> Tensor:
         """Logits [rows, vocab_size] after these tokens, each of which is the last of its slot."""
-        x = self.weights.embedding[tokens].float()
+        x = self.weights.embedding[tokens].float() * self.shape.embedding_scale
         normed = self._add_norm(x, None)
         for index, layer in enumerate(self.weights.layers):
             layer_cache = cache.layer_view(index, slots, positions)
@@ -77,9 +77,14 @@ class LlamaForward:
     def _finish_layer(self, x: Tensor, attended: Tensor, layer: PackedLayer) -> Tensor:
         """Add the outputs of the attention and of the MLP to x; returns x normalized."""
         ops = self.operations
-        normed = self._add_norm(x, ops.linear(attended, layer.o_proj, layer.o_bias))
-        gated = ops.swiglu(ops.linear(normed, layer.gate_up))
-        return self._add_norm(x, ops.linear(gated, layer.down_proj))
+        delta = ops.linear(attended, layer.o_proj, layer.o_bias)
+        normed = self._add_norm(x, delta, layer.post_attention_norm)
+        gated = ops.gated_mlp(ops.linear(normed, layer.gate_up), gelu=self.shape.gelu)
+        return self._add_norm(x, ops.linear(gated, layer.down_proj), layer.post_mlp_norm)
 
-    def _add_norm(self, x: Tensor, delta: Tensor | None) -> Tensor:
-        return self.operations.add_norm(x, delta, eps=self.shape.eps, dtype=self.weights.dtype)
+    def _add_norm(
+        self, x: Tensor, delta: Tensor | None, delta_norm: Tensor | None = None
+    ) -> Tensor:
+        return self.operations.add_norm(
+            x, delta, delta_norm, eps=self.shape.eps, dtype=self.weights.dtype
+        )

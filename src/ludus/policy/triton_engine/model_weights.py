@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 from torch.nn import Module
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 SUPPORTED_ARCHITECTURES = (
+    "Gemma3ForCausalLM",
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "Qwen2ForCausalLM",
@@ -23,6 +24,8 @@ SUPPORTED_ARCHITECTURES = (
 )
 _STATIC_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings that depend on the position alone, not on the length of the sequence."""
+_SILU, _GELU = {"SiLU", "SiLUActivation"}, {"GELUTanh"}
+_ATTENTION_TYPES = {"full_attention", "sliding_attention"}
 _MIN_HEAD_DIM = 16
 """The smallest inner dimension that `tl.dot` accepts."""
 
@@ -43,6 +46,13 @@ class ModelShape:
     qk_norm: bool
     """Whether each query and key head goes through an RMSNorm."""
     context_length: int
+    windows: tuple[int, ...] = ()
+    """The sliding window of each layer, in tokens; 0: none. Empty: no layer has one."""
+    rope_types: tuple[str, ...] = ()
+    """The type of each layer, if layers differ in their rotary embeddings."""
+    gelu: bool = False
+    """Whether the activation is GELU, and not SiLU."""
+    embedding_scale: float = 1.0
 
     @property
     def queries_per_kv_head(self) -> int:
@@ -58,7 +68,7 @@ def read_model_shape(model: PreTrainedModel) -> ModelShape | str:
     if (feature := _unsupported_feature(base)) is not None:
         return f"this {architecture} {feature}"
     embedding, modules = base.model.embed_tokens, [base.lm_head]
-    if type(embedding) is not torch.nn.Embedding:
+    if type(embedding) is not torch.nn.Embedding and not hasattr(embedding, "embed_scale"):
         return f"its embedding is a {type(embedding).__name__}"
     for block in (each for layer in base.model.layers for each in (layer.self_attn, layer.mlp)):
         modules += [child for name, child in block.named_children() if name.endswith("_proj")]
@@ -84,22 +94,34 @@ def read_model_shape(model: PreTrainedModel) -> ModelShape | str:
         softmax_scale=attention.scaling,
         qk_norm=hasattr(attention, "q_norm"),
         context_length=config.max_position_embeddings,
+        windows=_sliding_windows(config),
+        rope_types=tuple(config.layer_types) if isinstance(_rope_type(base), dict) else (),
+        gelu=type(base.model.layers[0].mlp.act_fn).__name__ in _GELU,
+        embedding_scale=float(getattr(embedding, "embed_scale", 1.0)),
     )
+
+
+def _sliding_windows(config: PreTrainedConfig) -> tuple[int, ...]:
+    types = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    window = getattr(config, "sliding_window", None) or 0
+    windows = tuple(window if each == "sliding_attention" else 0 for each in types)
+    return windows if 0 < window < config.max_position_embeddings and any(windows) else ()
+
+
+def _rope_type(base: PreTrainedModel) -> str | dict[str, str]:
+    return getattr(base.model.rotary_emb, "rope_type", "default")
 
 
 def _unsupported_feature(base: PreTrainedModel) -> str | None:
     """What sets the model apart from its family, if anything does."""
     config, layers = base.config, base.model.layers
     head_dim = layers[0].self_attn.head_dim
-    rope_type = getattr(base.model.rotary_emb, "rope_type", "default")
+    rope_type = _rope_type(base)
+    rope_types = {*rope_type.values()} if isinstance(rope_type, dict) else {rope_type}
     vocab_in = getattr(base.model.embed_tokens, "num_embeddings", None)
     vocab_out = getattr(base.lm_head, "out_features", None)
-    layer_types = getattr(config, "layer_types", None)
-    if layer_types is None:
-        window = getattr(config, "sliding_window", None)
-        has_window = window is not None and window < config.max_position_embeddings
-    else:
-        has_window = any(layer_type != "full_attention" for layer_type in layer_types)
+    layer_types = {*(getattr(config, "layer_types", None) or ())} - _ATTENTION_TYPES
+    caps = [getattr(config, f"{name}_logit_softcapping", None) for name in ("attn", "final")]
     activations = {type(layer.mlp.act_fn).__name__ for layer in layers}
     mlps = [layer.mlp for layer in layers]
     mlp_linears = [linear for mlp in mlps for linear in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)]
@@ -110,10 +132,15 @@ def _unsupported_feature(base: PreTrainedModel) -> str | None:
         for each in attentions
     ]
     features = {
-        "has sliding-window attention": has_window,
-        f"has the activation {config.hidden_act}": config.hidden_act not in ("silu", "swish"),
-        "has other activations in some layers": activations - {"SiLU", "SiLUActivation"},
-        f"has rotary embeddings of the type {rope_type}": rope_type not in _STATIC_ROPE_TYPES,
+        f"has layers of the type {', '.join(layer_types)}": layer_types,
+        "caps its logits": any(caps),
+        "attends in both directions": getattr(config, "use_bidirectional_attention", False),
+        f"has the activations {', '.join(sorted(activations))}": not (
+            activations <= _SILU or activations <= _GELU
+        ),
+        f"has rotary embeddings of the type {', '.join(rope_types)}": rope_types.difference(
+            _STATIC_ROPE_TYPES
+        ),
         f"has a head_dim of {head_dim}": head_dim < _MIN_HEAD_DIM or head_dim & (head_dim - 1),
         "has a bias in its MLP or its lm_head": any(bias is not None for bias in mlp_biases),
         "has a bias in some of its attention projections": any(len(x) > 1 for x in qkv_biases),
@@ -139,6 +166,9 @@ class PackedLayer:
     o_bias: Tensor | None
     gate_up: Tensor
     down_proj: Tensor
+    post_attention_norm: Tensor | None = None
+    """Of the output of the attention, before it is added to the residual."""
+    post_mlp_norm: Tensor | None = None
 
 
 class PackedWeights:
@@ -171,21 +201,22 @@ class PackedWeights:
         qkv = attention.q_proj, attention.k_proj, attention.v_proj
         qkv_biases = [bias for linear in qkv if (bias := _effective_bias(linear)) is not None]
         o_bias = _effective_bias(attention.o_proj)
-        qk_norms = [
-            norm.weight.to(torch.float32, copy=True)
-            for norm in (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
-            if norm is not None
-        ]
-        q_norm, k_norm = qk_norms or (None, None)
+        # A model that normalizes the output of the MLP normalizes that of the attention, too.
+        post_mlp_norm = getattr(source, "post_feedforward_layernorm", None)
+        post_attention_norm, mlp_norm = None, source.post_attention_layernorm
+        if post_mlp_norm is not None:
+            post_attention_norm, mlp_norm = mlp_norm, source.pre_feedforward_layernorm
         return PackedLayer(
             qkv=self._pack(*qkv, norm=source.input_layernorm),
             qkv_bias=torch.cat(qkv_biases).to(self.dtype) if qkv_biases else None,
-            q_norm=q_norm,
-            k_norm=k_norm,
+            q_norm=_norm_weight(getattr(attention, "q_norm", None)),
+            k_norm=_norm_weight(getattr(attention, "k_norm", None)),
             o_proj=self._pack(attention.o_proj),
             o_bias=None if o_bias is None else o_bias.to(self.dtype, copy=True),
-            gate_up=self._pack(mlp.gate_proj, mlp.up_proj, norm=source.post_attention_layernorm),
+            gate_up=self._pack(mlp.gate_proj, mlp.up_proj, norm=mlp_norm),
             down_proj=self._pack(mlp.down_proj),
+            post_attention_norm=_norm_weight(post_attention_norm),
+            post_mlp_norm=_norm_weight(post_mlp_norm),
         )
 
     def _pack(self, *linears: Module, norm: Module | None = None) -> Tensor:
@@ -193,12 +224,12 @@ class PackedWeights:
         packed = []
         for linear in linears:
             weight = _effective_weight(linear)
-            if norm is not None:
+            if (factor := _norm_weight(norm)) is not None:
                 if not hasattr(linear, "base_layer"):
                     # A trainer that computes in this dtype rounds the weight too. Small changes by
                     # an adapter, which it adds to the output, would be lost.
                     weight = weight.to(self.dtype)
-                weight = weight.float() * norm.weight.float()
+                weight = weight.float() * factor
             packed.append(weight.to(self.dtype))
         return torch.cat(packed)
 
@@ -206,6 +237,14 @@ class PackedWeights:
 def base_model(model: PreTrainedModel) -> PreTrainedModel:
     """The transformers model under a PEFT adapter."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _norm_weight(norm: Module | None) -> Tensor | None:
+    """A copy of what an RMSNorm multiplies with, in float32; Gemma's weights are offsets from 1."""
+    if norm is None:
+        return None
+    weight = norm.weight.to(torch.float32, copy=True)
+    return 1.0 + weight if type(norm).__name__.startswith("Gemma") else weight
 
 
 def _effective_weight(linear: Module) -> Tensor:

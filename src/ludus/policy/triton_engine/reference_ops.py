@@ -51,17 +51,19 @@ class ReferenceOps:
         return out if exact else out.to(x.dtype)
 
     def add_norm(
-        self, x: Tensor, delta: Tensor | None, *, eps: float, dtype: torch.dtype
-    ) -> Tensor:
-        """Add delta to x in place, and return x / rms(x)."""
+        self, x: Tensor, delta: Tensor | None, delta_norm: Tensor | None = None, *, eps: float,
+        dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
+        """Add delta to x in place, after an RMSNorm with this weight, and return x / rms(x)."""
         if delta is not None:
-            x += delta
+            x += delta if delta_norm is None else _rms_norm(delta.float(), eps) * delta_norm
         return _rms_norm(x, eps).to(dtype)
 
-    def swiglu(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up, with gate_up = gate beside up."""
+    def gated_mlp(self, gate_up: Tensor, *, gelu: bool) -> Tensor:
+        """silu(gate) * up or gelu(gate) * up, with gate_up = gate beside up."""
         gate, up = gate_up.float().chunk(2, dim=-1)
-        return (functional.silu(gate) * up).to(gate_up.dtype)
+        gate = functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)
+        return (gate * up).to(gate_up.dtype)
 
     def store_kv(
         self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
@@ -93,8 +95,9 @@ class ReferenceOps:
         keys = cache.keys[cache.slots, :, :length].float()
         values = cache.values[cache.slots, :, :length].float()
         scores = torch.einsum("tkgd,tkld->tkgl", queries, keys) * shape.softmax_scale
-        future = torch.arange(length, device=qkv.device) > cache.positions.unsqueeze(1)
-        scores = scores.masked_fill(future[:, None, None, :], float("-inf"))
+        distance = cache.positions.unsqueeze(1) - torch.arange(length, device=qkv.device)
+        unseen = (distance < 0) | (distance >= (cache.window or length))
+        scores = scores.masked_fill(unseen[:, None, None, :], float("-inf"))
         out = torch.einsum("tkgl,tkld->tkgd", scores.softmax(-1), values)
         return out.flatten(1).to(qkv.dtype)
 

@@ -31,14 +31,14 @@ from ludus.policy.triton_engine.batch_state import (
     BatchState,
 )
 from ludus.policy.triton_engine.kv_cache import LayerCache
-from ludus.policy.triton_engine.layer_kernels import add_norm_kernel, swiglu_kernel
+from ludus.policy.triton_engine.layer_kernels import add_norm_kernel, gated_mlp_kernel
 from ludus.policy.triton_engine.model_weights import ModelShape, PackedLayer
 from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from ludus.policy.triton_engine.sampling_kernels import sample_block_kernel, sample_combine_kernel
 
 BLOCK_N = 64
 """Cached tokens that attention handles in one iteration."""
-BLOCK_SWIGLU = 1024
+BLOCK_MLP = 1024
 BLOCK_V = 4096
 """Part of the vocabulary that one sampling program handles."""
 
@@ -56,22 +56,24 @@ class TritonOps(ReferenceOps):
         return functional.linear(x, weight, bias)
 
     def add_norm(
-        self, x: Tensor, delta: Tensor | None, *, eps: float, dtype: torch.dtype
-    ) -> Tensor:
+        self, x: Tensor, delta: Tensor | None, delta_norm: Tensor | None = None, *, eps: float,
+        dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
         rows, width = x.shape
         out = torch.empty(rows, width, dtype=dtype, device=x.device)
         block = triton.next_power_of_2(width)
         add_norm_kernel[(rows,)](
-            x, x if delta is None else delta, out, eps,
-            K=width, BLOCK_K=block, ADD=delta is not None, num_warps=min(8, max(1, block // 512)),
+            x, x if delta is None else delta, x if delta_norm is None else delta_norm, out, eps,
+            K=width, BLOCK_K=block, ADD=delta is not None, NORM_DELTA=delta_norm is not None,
+            num_warps=min(8, max(1, block // 512)),
         )  # fmt: skip
         return out
 
-    def swiglu(self, gate_up: Tensor) -> Tensor:
+    def gated_mlp(self, gate_up: Tensor, *, gelu: bool) -> Tensor:
         rows, width = len(gate_up), gate_up.shape[1] // 2
         out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
-        swiglu_kernel[rows, triton.cdiv(width, BLOCK_SWIGLU)](
-            gate_up, out, N=width, BLOCK_N=BLOCK_SWIGLU, num_warps=4
+        gated_mlp_kernel[rows, triton.cdiv(width, BLOCK_MLP)](
+            gate_up, out, N=width, BLOCK_N=BLOCK_MLP, GELU=gelu, num_warps=4
         )
         return out
 
@@ -98,7 +100,8 @@ class TritonOps(ReferenceOps):
             cache.slots, cache.positions, out, acc, ml, shape.softmax_scale, shape.eps,
             cache.keys.stride(0), cache.keys.stride(1), **attention_constants(shape),
             BLOCK_G=max(16, triton.next_power_of_2(shape.queries_per_kv_head)),
-            SPLITS=splits, BLOCK_N=BLOCK_N, num_warps=4, num_stages=3,
+            WINDOW=cache.window, SPLITS=splits,
+            BLOCK_N=BLOCK_N if head_dim <= 128 else BLOCK_N // 2, num_warps=4, num_stages=3,
         )  # fmt: skip
         if splits > 1:
             combine_splits_kernel[rows, heads](
@@ -117,7 +120,8 @@ class TritonOps(ReferenceOps):
             qkv, *_rope_and_norms(layer, cache), cache.keys, cache.values,
             cache.slots, cache.positions, out, shape.softmax_scale, shape.eps,
             cache.keys.stride(0), cache.keys.stride(1), **attention_constants(shape),
-            CHUNK=chunk, BLOCK_G=group, BLOCK_N=BLOCK_N,
+            CHUNK=chunk, BLOCK_G=group, WINDOW=cache.window,
+            BLOCK_N=BLOCK_N if shape.head_dim <= 128 else BLOCK_N // 2,
             num_warps=4 if chunk * group <= 64 else 8, num_stages=2,
         )  # fmt: skip
         return out
