@@ -1,8 +1,7 @@
-"""Disks without enough space: claimed, and how errors about them read."""
+"""Disks without enough space, and how errors about them read."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -10,12 +9,6 @@ import pytest
 from ludus.errors import RunError
 
 Resize = Callable[[str], None]
-
-
-def claim_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    """Let any disk have so many free bytes."""
-    usage = shutil.disk_usage("/")._replace(free=free)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
 
 
 def one_line(caught: pytest.ExceptionInfo[RunError]) -> str:

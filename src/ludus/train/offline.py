@@ -24,7 +24,6 @@ from ludus.train.data.training_data import open_data
 from ludus.train.output.finalize import finalize, finished_result
 from ludus.train.output.record import DataRecord
 from ludus.train.output.training_folder import (
-    check_disk_space,
     check_output_dir,
     discard_if_unstarted,
     lock_folder,
@@ -215,8 +214,6 @@ def _build_trainer(
         context, callback, model=model, train_dataset=train_rows, eval_dataset=test_rows,
         ref_model=ref_model,
     )  # fmt: skip
-    check_disk_space(context, trainer.model)
-    trainer.unchecked_rows = train_rows
     if method == "sft" and context.vision is None:
         accelerate(trainer, config, context.distributed, context.progress.say)
     elif config.compile:

@@ -1,5 +1,4 @@
-"""TRL's trainers with what Ludus adds: a check of the first batch's loss mask, and checkpoints that
-are marked complete and hold all counters.
+"""TRL's trainers with what Ludus adds: checkpoints that are marked complete and hold all counters.
 
 The trainers get tokenized rows. TRL's model card draft and telemetry are turned off.
 """
@@ -23,7 +22,6 @@ from ludus.train.data.batches import (
     Batch,
     ImageCollator,
     PairCollator,
-    check_loss_mask,
 )
 from ludus.train.data.rows import IMAGE_COLUMNS, TOKEN_COLUMNS
 from ludus.train.output.checkpoints import (
@@ -55,8 +53,6 @@ class TRLTrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typ
 
     callback: RunCallback
     method: Method = "sft"
-    unchecked_rows: Dataset | None = None
-    """The rows that the first batch is checked against."""
     first_step_started = False
     """An error before that is due to the config."""
     first_step_done = False
@@ -76,9 +72,6 @@ class TRLTrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typ
 
     def training_step(self, model: nn.Module, inputs: Batch, *rest: Any, **more: Any) -> Tensor:
         self.first_step_started = True
-        if self.unchecked_rows is not None:
-            check_loss_mask(inputs, self.unchecked_rows, self.method)
-            self.unchecked_rows = None
         loss = super().training_step(model, inputs, *rest, **more)
         self.first_step_done = True
         return loss

@@ -11,11 +11,9 @@ import pytest
 from policy.models import tiny
 from tiny_tokenizers import of_family, student
 
-from ludus.errors import RunError
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.train.callbacks import RunCallback
 from ludus.train.config import Method, TrainConfig
-from ludus.train.data.batches import check_loss_mask
 from ludus.train.data.prepared_data import PreparedRows, prepare_data
 from ludus.train.data.tokenization import RowTokenizer, tokenize_splits
 from ludus.train.data.training_data import open_data
@@ -133,12 +131,6 @@ def test_labels_are_the_same_without_padding(tmp_path: Path) -> None:
     rows = concatenated_rows(batch)
     wanted = [expected(tokenizer, [], row["messages"], row["tools"]) for row in SFT]
     assert set(rows) <= set(wanted) and len(rows) > 1
-    with_loss = sum(label != -100 for _, labels in rows for label in labels)
-    assert check_loss_mask(batch, prepared_rows(tmp_path), "sft") == with_loss
-
-
-def prepared_rows(folder: Path) -> Any:
-    return PreparedRows(folder / "tokens").train()
 
 
 def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -149,42 +141,6 @@ def concatenated_rows(batch: dict[str, Any]) -> list[tuple[Any, Any]]:
         (tuple(batch["input_ids"][0][part].tolist()), tuple(batch["labels"][0][part].tolist()))
         for part in parts
     ]
-
-
-@pytest.mark.parametrize("method", ["sft", "dpo"])
-def test_a_batch_with_other_labels_raises_before_the_first_update(
-    tmp_path: Path, method: Method
-) -> None:
-    trainer = build(tmp_path, student(), method, train_config())
-    trainer.unchecked_rows = prepared_rows(tmp_path)
-    collator = trainer.data_collator
-
-    def wrong_collator(rows: Any) -> Any:
-        batch = collator(rows)
-        if method == "sft":
-            batch["labels"] = batch["input_ids"].clone()
-        else:
-            batch["completion_mask"] = batch["attention_mask"].clone()
-        return batch
-
-    trainer.data_collator = wrong_collator
-    before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
-    with pytest.raises(RunError, match="loss"):
-        trainer.train()
-    assert all((before[name] == weight).all() for name, weight in trainer.model.named_parameters())
-
-
-def test_a_single_wrong_label_and_an_unknown_row_raise(tmp_path: Path) -> None:
-    batch = first_batch(build(tmp_path, student(), "sft", train_config()))
-    dataset = prepared_rows(tmp_path)
-    check_loss_mask(batch, dataset, "sft")
-    row, position = (batch["labels"] != -100).nonzero()[-1].tolist()
-    batch["labels"][row, position] = -100
-    with pytest.raises(RunError, match="loss mask"):
-        check_loss_mask(batch, dataset, "sft")
-    batch["input_ids"][row, 0] += 1
-    with pytest.raises(RunError, match="not in the data"):
-        check_loss_mask(batch, dataset, "sft")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

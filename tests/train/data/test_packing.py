@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ludus.train.data.batches import (
     LENGTH_MULTIPLE,
     PackingCollator,
-    check_loss_mask,
 )
 from ludus.train.data.rows import IGNORE_INDEX
 
@@ -55,18 +54,6 @@ def test_all_batches_have_the_same_shape(sizes: list[int], batch_size: int) -> N
         starts = np.unique(cu_seq_lens[:-1][np.diff(cu_seq_lens) > 0])
         assert (np.flatnonzero(batch["position_ids"][0].numpy() == 0) == starts).all()
     assert len(shapes) == 1 and collator.length % LENGTH_MULTIPLE == 0
-
-
-def test_the_loss_mask_of_a_packed_batch_can_be_checked() -> None:
-    from datasets import Dataset
-
-    rows = [row(4), row(7, first=100)]
-    dataset = Dataset.from_dict({name: [each[name] for each in rows] for name in rows[0]})
-    batch = PackingCollator.for_lengths([4, 7], batch_size=2, pad_token_id=0)(rows)
-    assert check_loss_mask(batch, dataset, "sft") == 2 + 4
-    batch["labels"][0, 1] = 11
-    with pytest.raises(Exception, match="loss mask"):
-        check_loss_mask(batch, dataset, "sft")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Disks without enough space for GRPO, which also keeps the best model so far."""
+"""Disks that are full during GRPO."""
 
 from __future__ import annotations
 
@@ -13,25 +13,11 @@ from ludus import grpo
 from ludus.errors import RunError
 from train.grpo.toy_environments import PICK, small_config
 from train.short_runs import RecordingProgress
-from train.small_disks import Resize, claim_free, one_line
+from train.small_disks import Resize, one_line
 
 
 def weights_size(model: Path) -> int:
     return (model / "model.safetensors").stat().st_size
-
-
-def test_the_best_model_is_counted_before_the_first_step(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Three checkpoints of weights and two moments, and the final model, without two best models.
-    claim_free(monkeypatch, 11 * weights_size(model))
-    settings = {"steps": 4, "checkpoint_every": 0.0, "eval_every": 5, "eval_episodes": 2}
-    with pytest.raises(RunError, match="Training needs") as caught:
-        grpo(PICK, str(model), tmp_path / "best", small_config(**settings))
-    one_line(caught)
-    assert not (tmp_path / "best").exists()
-    out, config = tmp_path / "last", small_config(**settings, keep="last")
-    assert grpo(PICK, str(model), out, config).steps == 4
 
 
 class FillingDisk(RecordingProgress):

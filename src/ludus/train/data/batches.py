@@ -1,25 +1,17 @@
-"""Batches of tokenized rows: padded, or packed into one sequence; and a check of their loss masks.
-
-Truncation, packing, padding and collation come between the rows and the batch that a trainer
-computes with, and most of it is TRL's code. So the first batch is split into its rows again, each
-is looked up among the tokenized rows by its tokens, and the labels are compared.
-"""
+"""Batches of tokenized rows: padded, or packed into one sequence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ludus.errors import RunError
 from ludus.policy.vision.processor import VisionProcessor
 from ludus.policy.vision.training_images import image_inputs
-from ludus.train.config import Method
 from ludus.train.data.rows import IGNORE_INDEX, IMAGE_COLUMNS, TOKEN_COLUMNS
 
 if TYPE_CHECKING:
     import numpy as np
-    from datasets import Dataset
     from torch import Tensor
 
     Array = np.ndarray[Any, Any]
@@ -137,68 +129,3 @@ class PackingCollator:
             "attention_mask": (torch.arange(self.length) < tokens).long()[None],
             "cu_seq_lens_q": torch.from_numpy(cu_seq_lens),
         }
-
-
-def check_loss_mask(batch: Batch, dataset: Dataset, method: Method) -> int:
-    """Raise unless a batch's rows have the labels they were given; count tokens with loss."""
-    import numpy as np
-
-    tokens_with_loss = 0
-    for tokens, labels in _split_batch(batch):
-        expected = list(_find_labels(dataset, method, tokens))
-        if not expected:
-            raise RunError(
-                f"The trainer's batch holds a row of {len(tokens)} tokens that is not in the data: "
-                "this version of TRL changes rows. Install the version that Ludus requires."
-            )
-        count = int((labels != IGNORE_INDEX).sum())
-        if not any(np.array_equal(labels, each) for each in expected):
-            raise RunError(
-                f"The trainer's batch has its loss on {count} of the {len(tokens)} tokens of a row "
-                f"instead of the {int((expected[0] != IGNORE_INDEX).sum())} of its loss mask. "
-                "Install the version of TRL that Ludus requires."
-            )
-        tokens_with_loss += count
-    return tokens_with_loss
-
-
-def _find_labels(dataset: Dataset, method: Method, tokens: Array) -> Iterator[Array]:
-    """The labels of every row with exactly these tokens."""
-    import numpy as np
-
-    size = len(tokens)
-    for columns in TOKEN_COLUMNS[method]:
-        # Views of the memory-mapped file. Some tokens are compared first, for all rows at once.
-        for ids, labels in zip(*(dataset.data.column(c).chunks for c in columns), strict=True):
-            offsets, flat = ids.offsets.to_numpy(), ids.values.to_numpy()
-            rows = np.flatnonzero(np.diff(offsets) == size)
-            for probe in range(0, size, -(-size // 8)):
-                rows = rows[flat[offsets[rows] + probe] == tokens[probe]]
-            for row in rows:
-                if np.array_equal(flat[offsets[row] : offsets[row + 1]], tokens):
-                    yield labels[int(row)].values.to_numpy()
-
-
-def _split_batch(batch: Batch) -> Iterator[tuple[Array, Array]]:
-    """Tokens and labels of each row of a padded or packed batch, without padding."""
-    import numpy as np
-
-    ids = batch["input_ids"].cpu().numpy()
-    if "labels" in batch:
-        labels = batch["labels"].cpu().numpy()
-    else:
-        labels = np.where(batch["completion_mask"].cpu().numpy() == 1, ids, IGNORE_INDEX)
-    present = np.ones(ids.shape, bool)
-    if "attention_mask" in batch:
-        present = batch["attention_mask"].cpu().numpy() == 1
-    if (labels[~present] != IGNORE_INDEX).any():
-        raise RunError("The trainer's batch has loss on its padding.")
-    if "position_ids" not in batch:
-        for row, mask in enumerate(present):
-            yield ids[row][mask], labels[row][mask]
-        return
-    # Packed: a row starts wherever the positions start anew.
-    ids, labels = ids[present], labels[present]
-    starts = np.flatnonzero(batch["position_ids"].cpu().numpy()[present] == 0)
-    for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
-        yield ids[start:end], labels[start:end]

@@ -29,7 +29,6 @@ from ludus.train.grpo.rollout_worker import RolloutWorker
 from ludus.train.output import checkpoints
 from ludus.train.output.finalize import finalize, finished_result, is_finished
 from ludus.train.output.training_folder import (
-    check_disk_space,
     check_output_dir,
     discard_if_unstarted,
     lock_folder,
@@ -151,8 +150,6 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             )  # fmt: skip
             context.rewards.weights(worker.names)  # Raises if two rewards have one name.
             trainer = build_trainer(context, model, callback, rollouts)
-            keeps_best = config.keep == "best" and config.held_out_interval > 0
-            check_disk_space(context, trainer.model, keeps_best=keeps_best)
             worker.agent = agent = build_policy_agent(context, trainer)
             # Before training: engines inspect the forward method, which the trainer wraps.
             worker.run(agent.ensure_loaded())

@@ -1,4 +1,4 @@
-"""The output folder of a training run: which files belong to it, locking, cleaning, disk space.
+"""The output folder of a training run: which files belong to it, locking and cleaning.
 
 Only files that a run of Ludus writes are ever removed.
 """
@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ludus.data.files import LOCK_FILE, lock_dir
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
@@ -20,17 +19,10 @@ from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_lo
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import (
     CHECKPOINTS_DIR,
-    MAX_CHECKPOINTS,
     best_model_folder,
     latest_checkpoint,
 )
 from ludus.train.output.record import read_record
-from ludus.train.trainable_model import published_dtype
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ludus.train.context import TrainContext
 
 CARD_FILE = "README.md"
 PLOT_FILES = {"sft": "loss.png", "dpo": "loss.png", "grpo": "reward.png"}
@@ -46,7 +38,6 @@ _OWNED_PATTERNS = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
     *("chat_template*", "additional_chat_templates", "response_template*"),
 )
-_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
 """Libraries that write with Rust or C++ raise their own error classes."""
@@ -161,42 +152,6 @@ def is_full_disk(error: Exception) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(text in str(error) for text in _FULL_TEXTS)
-
-
-def check_disk_space(context: TrainContext, model: nn.Module, *, keeps_best: bool = False) -> None:
-    """Raise if the disk does not hold what training writes.
-
-    A checkpoint has the saved weights and two moments of the trained ones, in float32. It is
-    written before an older one is removed.
-    """
-    out, lora = context.out, context.config.lora
-    total = sum(weight.numel() for weight in model.parameters())
-    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    checkpoint = 4 * (trained if lora else total) + 4 * 2 * trained
-    exported = 4 * trained if lora else 0
-    if lora is None or lora.merge_adapter:
-        exported += _DTYPE_BYTES[published_dtype(context.model_ref)] * total
-    if keeps_best:
-        exported += 2 * 4 * trained
-    # What an earlier call wrote here is replaced.
-    before = sum(
-        file.stat().st_size
-        for file in out.rglob("*")
-        if file.is_file() and not file.is_relative_to(out / TOKENS_DIR)
-    )
-    free = shutil.disk_usage(out).free + before
-    needed = (MAX_CHECKPOINTS + 1) * checkpoint + exported
-    if needed > free:
-        smaller = "" if lora else ", or train with `lora`"
-        raise RunError(
-            f"Training needs {_format_bytes(needed)} of disk space in {out} (three checkpoints of "
-            f"{_format_bytes(checkpoint)}, and {_format_bytes(exported)} for the model), and "
-            f"{_format_bytes(free)} are free. Free disk space, use another `out`{smaller}."
-        )
-
-
-def _format_bytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
 
 
 def _remove_path(path: Path) -> None:
