@@ -174,18 +174,17 @@ class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
             packed.longest_segment, True, scale,
         )  # fmt: skip
         rng: list[Tensor] = []
-        if len(index := packed.member_index):
-            to = packed.prompt_index
+        if split := packed.prompt_tokens:
             other, other_lse, *rng = _flash_forward(
-                query[index], key[to], value[to], packed.members, packed.prompts,
+                query[split:], key[:split], value[:split], packed.members, packed.prompts,
                 packed.longest_group, packed.longest_prompt, False, scale,
             )  # fmt: skip
-            own, own_lse = output[index], lse[:, index]
+            own, own_lse = output[split:], lse[:, split:]
             merged_lse = torch.logaddexp(own_lse, other_lse)
             # (heads, tokens) -> (tokens, heads, 1)
             weight = (own_lse - merged_lse).exp().T.unsqueeze(-1)
-            output[index] = torch.lerp(other.float(), own.float(), weight).to(output.dtype)
-            lse[:, index] = merged_lse
+            output[split:] = torch.lerp(other.float(), own.float(), weight).to(output.dtype)
+            lse[:, split:] = merged_lse
         ctx.save_for_backward(query, key, value, output, lse)
         ctx.packed, ctx.scale, ctx.rng = packed, scale, (own_rng, rng)
         return output
@@ -199,15 +198,15 @@ class _GroupAttention(torch.autograd.Function):  # type: ignore[misc]
             gradient, query, key, value, output, lse, packed.segments, packed.segments,
             packed.longest_segment, packed.longest_segment, 0.0, True, *own_rng, scale=ctx.scale,
         )  # fmt: skip
-        if len(index := packed.member_index):
-            to = packed.prompt_index
+        if split := packed.prompt_tokens:
             others = torch.ops.aten._flash_attention_backward(
-                gradient[index], query[index], key[to], value[to], output[index],
-                lse[:, index].contiguous(), packed.members, packed.prompts,
+                gradient[split:], query[split:], key[:split], value[:split], output[split:],
+                lse[:, split:].contiguous(), packed.members, packed.prompts,
                 packed.longest_group, packed.longest_prompt, 0.0, False, *rng, scale=ctx.scale,
             )  # fmt: skip
-            for total, part, at in zip((dq, dk, dv), others, (index, to, to), strict=True):
-                total.index_add_(0, at, part)
+            dq[split:] += others[0]
+            dk[:split] += others[1]
+            dv[:split] += others[2]
         return dq, dk, dv, None, None
 
 

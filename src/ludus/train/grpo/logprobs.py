@@ -113,7 +113,8 @@ class LogprobScorer:
 
         if not self.checked and not images:
             self._check_layout(episodes)
-        layout = Layout.PADDED if images else self.layout
+        too_short = any(len(each.prompt) < 2 for each in episodes if each.ids)
+        layout = Layout.PADDED if images or too_short else self.layout
         finer = precise and self.float16_works and self.accelerator.mixed_precision == "bf16"
         finer = finer and self.accelerator.device.type == "cuda"
         usual = self.accelerator.autocast

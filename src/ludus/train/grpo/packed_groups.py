@@ -1,6 +1,6 @@
 """Episodes of a step packed into one sequence without padding; a group's prompt is in it once.
 
-    | prompt of group 1 | episode 1 | episode 2 | ... | prompt of group 2 | episode 9 | ...
+    | prompt of group 1 | prompt of group 2 | ... | episode 1 | episode 2 | ...
 
 An episode attends to the prompt of its group and to itself, so log-probabilities and gradients are
 as for separate rows. Its segment starts with a copy of the prompt's last token, because the first
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from ludus.data.episode import Episode
@@ -66,13 +66,10 @@ class PackedGroups:
     segments: Tensor
     """Boundaries of prompts and episodes, from 0 to the number of tokens; int32 of shape (n,)."""
     prompts: Tensor
-    """Boundaries of the shared prompts within `prompt_index`; int32 of shape (groups + 1,)."""
+    """Boundaries of the groups' prompts; int32 of shape (groups + 1,)."""
     members: Tensor
-    """Boundaries of the episodes of each group within `member_index`, likewise."""
-    prompt_index: Tensor
-    """Positions of the shared prompts' tokens; shape (prompt tokens,)."""
-    member_index: Tensor
-    """Positions of the episodes that share a prompt; shape (episode tokens,)."""
+    """Boundaries of the groups' episodes, counted from the end of the prompts; likewise."""
+    prompt_tokens: int
     longest_segment: int
     """Tokens of the longest prompt or episode."""
     longest_prompt: int
@@ -87,14 +84,10 @@ class PackedGroups:
         positions = torch.arange(size, device=device)
         segment = torch.bucketize(positions, self.segments[1:].long(), right=True)
         mask = (segment[:, None] == segment) & (positions[:, None] >= positions)
-        groups = torch.full((2, size), -1, device=device)
-        for row, index, bounds in (
-            (0, self.member_index, self.members),
-            (1, self.prompt_index, self.prompts),
-        ):
-            order = torch.arange(len(index), device=device)
-            groups[row, index] = torch.bucketize(order, bounds[1:].long(), right=True)
-        mask |= (groups[0][:, None] == groups[1]) & (groups[1] >= 0)
+        split = self.prompt_tokens
+        prompt = torch.bucketize(positions[:split], self.prompts[1:].long(), right=True)
+        member = torch.bucketize(positions[split:] - split, self.members[1:].long(), right=True)
+        mask[split:, :split] = member[:, None] == prompt
         return mask[None, None]
 
 
@@ -107,44 +100,30 @@ def packed_length(episodes: Sequence[EpisodeTokens]) -> int:
 
 
 def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> PackedGroups:
-    """Pack episodes; only neighbours share a prompt."""
+    """Pack episodes with prompts of at least two tokens; only neighbours share a prompt."""
     import numpy as np
     import torch
 
-    ids: list[Tokens] = []
-    positions: list[Tokens] = []
-    labels: list[Tokens] = []
-    prompt_parts: list[Tokens] = []
-    member_parts: list[Tokens] = []
-    segments, prompts, members = [0], [0], [0]
-    total = 0
-
-    def add(tokens: Sequence[int], start: int, targets: Tokens | None) -> None:
-        nonlocal total
-        ids.append(tokens)
-        positions.append(np.arange(start, start + len(tokens)))
-        labels.append(np.full(len(tokens), IGNORE_INDEX) if targets is None else targets)
-        total += len(tokens)
-        segments.append(total)
-
-    for prompt, group in _group_by_prompt(episodes):
+    groups = _group_by_prompt(episodes)
+    ids: list[Tokens] = [prompt[:-1] for prompt, _ in groups]
+    positions: list[Tokens] = [np.arange(len(each)) for each in ids]
+    labels: list[Tokens] = [np.full(len(each), IGNORE_INDEX) for each in ids]
+    prompts = [0, *accumulate(map(len, ids))]
+    members = [0]
+    for prompt, group in groups:
         shared = len(prompt) - 1
-        if shared:
-            prompt_parts.append(np.arange(total, total + shared))
-            prompts.append(prompts[-1] + shared)
-            add(prompt[:-1], 0, None)
-        first = total
         for each in group:
             following = np.asarray(each.ids[len(prompt) :])
             sampled = np.asarray(each.sampled[len(prompt) :], dtype=bool)
-            add(each.ids[shared:-1], shared, np.where(sampled, following, IGNORE_INDEX))
-        if shared:
-            member_parts.append(np.arange(first, total))
-            members.append(members[-1] + total - first)
+            ids.append(each.ids[shared:-1])
+            positions.append(np.arange(shared, len(each.ids) - 1))
+            labels.append(np.where(sampled, following, IGNORE_INDEX))
+        members.append(members[-1] + sum(len(each.ids) - len(prompt) for each in group))
+    segments = [0, *accumulate(map(len, ids))]
 
     def tensor(parts: Sequence[Tokens]) -> Tensor:
         joined = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts or [[]]])
-        return torch.from_numpy(joined).to(device)
+        return torch.from_numpy(joined).to(device)[None]
 
     def bounds(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
@@ -153,9 +132,8 @@ def pack_groups(episodes: Sequence[EpisodeTokens], device: torch.device) -> Pack
         return max((stop - start for start, stop in pairwise(values)), default=0)
 
     return PackedGroups(
-        tensor(ids)[None], tensor(positions)[None], tensor(labels)[None], bounds(segments),
-        bounds(prompts), bounds(members), tensor(prompt_parts), tensor(member_parts),
-        longest(segments), longest(prompts), longest(members),
+        tensor(ids), tensor(positions), tensor(labels), bounds(segments), bounds(prompts),
+        bounds(members), prompts[-1], longest(segments), longest(prompts), longest(members),
     )  # fmt: skip
 
 
