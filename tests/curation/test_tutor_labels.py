@@ -167,20 +167,16 @@ def test_an_episode_is_left_out_where_no_row_of_it_is_new_or_has_loss(tmp_path: 
     assert report.rows == {"train": 2}
 
 
-def test_each_correction_is_a_preference_pair(tmp_path: Path) -> None:
+def test_episodes_are_paired_by_their_rewards(tmp_path: Path) -> None:
     report = curate_episodes(
         tmp_path,
-        guessed("owl", "cat", "elk", advice=("cow", "cat", "dog"), explored_turns=(0,), name="a"),
-        guessed("hen", name="better", task="t", reward=1.0),
-        guessed("pig", name="worse", task="t"),
+        guessed("hen", advice=("cow",), name="better", task="t", reward=1.0),
+        guessed("pig", advice=("cow",), name="worse", task="t"),
         to="dpo",
     )
-    rows = read_rows(tmp_path / "out" / "train.jsonl")
-    sides = [[outline({"messages": row[side]}) for side in ("chosen", "rejected")] for row in rows]
-    assert sides == [["hen", "pig"], ["dog", "elk"]]
-    assert rows[1]["prompt"][-1]["content"] == "not cat"
-    assert (rows[1]["chosen_id"], rows[1]["chosen_reward"]) == ("a", None)
-    assert report.left_out == {}
+    (row,) = read_rows(tmp_path / "out" / "train.jsonl")
+    sides = [outline({"messages": row[side]}) for side in ("chosen", "rejected")]
+    assert (sides, report.tutored) == (["hen", "pig"], 0)
 
 
 def test_episodes_pass_on_as_they_are_and_by_their_reward(tmp_path: Path) -> None:

@@ -253,15 +253,6 @@ def test_collapse_uses_surprise_if_logged() -> None:
     assert verdicts(single_environment(level(0.3), figures=gone)) == ["entropy collapse"]
 
 
-def test_gradient_spikes_are_unstable() -> None:
-    lines, played = Sample().read()
-    for step in (40, 80, 120):
-        assert [verdict.name for verdict in diagnose(lines, played).verdicts] == ["learned"]
-        lines[step - 1]["grad_norm"] = 50.0
-    verdict = diagnose(lines, played).verdicts[0]
-    assert verdict.name == "unstable" and "3 steps (40, 80, 120) spiked" in verdict.finding
-
-
 def test_missing_loss_is_unstable() -> None:
     lines, played = Sample().read()
     del lines[49]["loss"]

@@ -20,7 +20,7 @@ from ludus.evaluation import Candidate
 from ludus.evaluation.results import load_evaluation
 from ludus.reporting import report
 from ludus.reporting.charts import render_chart
-from ludus.reporting.document import Histogram, IntervalChart, LineChart, Section
+from ludus.reporting.document import Histogram, LineChart, Section
 from ludus.reporting.sections import read_section
 from ludus.reporting.transcripts import summarize_episodes
 from ludus.rollout import CollectConfig
@@ -210,12 +210,6 @@ def test_a_report_without_matplotlib_names_the_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"ludus-rl\[report\]"):
         report(loop / "run", tmp_path / "report.html")
-
-
-def test_labels_are_text_and_not_markup() -> None:
-    rows = [("<b>$x$</b>", 3.0, None, None), ("_hidden", 1.0, None, None)]
-    chart = render_chart(IntervalChart("done", rows, is_share=False))
-    assert "&lt;b&gt;$x$&lt;/b&gt;" in chart and "_hidden" in chart and "<b>" not in chart
 
 
 def test_charts_of_constant_and_single_values_can_be_drawn() -> None:

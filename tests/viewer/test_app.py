@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ludus.curation import CurateConfig, curate
-from ludus.data.episode import StopReason
-from ludus.data.messages import Message
 from ludus.data.run_folder import RunFolder
 from viewer.viewing import Viewed, make_episode, viewing, write_episodes
 
@@ -100,7 +96,7 @@ def test_one_episode_comes_with_the_attempts_at_its_task(viewed: Viewed) -> None
     detail = viewed.get("episode", run="runs/first", line=1)
     assert detail["episode"]["messages"][1]["content"] == "word 1"
     assert [each["line"] for each in detail["attempts"]] == [0, 1, 2]
-    assert detail["advantages"] is None and not detail["has_tokens"]
+    assert not detail["has_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -126,23 +122,14 @@ def test_a_bad_question_is_answered_with_one_sentence(
     assert answer["detail"].endswith(".")
 
 
-def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
+def test_a_training_has_the_curves_of_its_log(folder: Path) -> None:
     run = folder / "models" / "grpo"
-    for number, (step, reward) in enumerate([(1, 0.0), (1, 1.0), (2, 1.0), (2, 1.0)]):
-        agent = {"provider": "hf", "model": "m", "step": step}
-        write_episodes(run, make_episode(number, "x", reward=reward, agent=agent))
-    record = {"kind": "grpo", "settings": {"credit": "episode"}}
-    (run / "training.json").write_text(json.dumps(record))
+    write_episodes(run, make_episode(0, "x"))
+    (run / "training.json").write_text('{"kind": "grpo"}')
     (run / "log.jsonl").write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "reward": 1.0}\n')
     with viewing(folder / "models") as viewed:
         viewed.wait_until_indexed()
-        advantages = [
-            viewed.get("episode", run="models/grpo", line=line)["advantages"] for line in range(4)
-        ]
         curves = viewed.get("entry", key="models/grpo")["curves"]
-    assert advantages[0][0] == pytest.approx(-0.5)
-    assert advantages[1][0] == pytest.approx(0.5)
-    assert advantages[2:] == [[0.0], [0.0]]
     assert {
         "key": "reward",
         "title": "Reward",
@@ -152,20 +139,3 @@ def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
         "is_schedule": False,
         "points": [[1, 0.5], [2, 1.0]],
     } in curves
-
-
-def test_removed_episodes_lead_to_their_lines(viewed: Viewed, folder: Path) -> None:
-    write_episodes(
-        folder / "runs" / "first",
-        make_episode(3, "broke", reward=None, stop_reason=StopReason.BROKEN, messages=(
-            Message(role="user", content="?"),
-        )),
-    )  # fmt: skip
-    curate([folder / "runs" / "first"], folder / "data" / "good", CurateConfig(), explain=True)
-    with viewing(folder) as viewed:
-        viewed.wait_until_indexed()
-        left_out = viewed.get("left_out", dataset="data/good", reason="broken")
-        (row,) = left_out["rows"]
-        assert (row["run"], row["line"]) == ("runs/first", 4)
-        detail = viewed.get("episode", run=row["run"], line=row["line"] - 1)
-    assert detail["episode"]["episode_id"] == "0badcafe-000003"

@@ -3,7 +3,6 @@ import { type JsonObject, isObject } from "../shared/json";
 import { JsonView } from "../shared/json_view";
 import { type Shortcut, useShortcuts } from "../shared/keyboard";
 import { useGet } from "./api";
-import { LeftOutList } from "./left_out";
 import { formatCount, formatNumber, formatPercent, plural } from "./format";
 import { usePagedRows } from "./paged_rows";
 import { link, navigate } from "./route";
@@ -34,7 +33,6 @@ export function DatasetPage(props: { params: URLSearchParams; onShortcuts: (list
       {Object.keys(data.record).length > 0 && (
         <>
           <Curation report={report} />
-          <LeftOutList dataset={key} />
           <section class="card stack">
             <h2>Settings</h2>
             <JsonView value={{ runs: data.record.runs ?? [], settings: data.record.settings ?? {} }} />

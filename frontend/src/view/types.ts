@@ -178,7 +178,6 @@ export interface EpisodeDetail {
   episode: Episode;
   has_tokens: boolean;
   attempts: EpisodeRow[];
-  advantages: number[] | null;
 }
 
 export interface Tokens {
@@ -206,9 +205,4 @@ export interface RenderedConversation {
   loss_tokens: number;
   unmarked: string | null;
   spans: { text: string; loss: boolean; special: boolean }[];
-}
-
-export interface LeftOut extends Page<{ file: string; line: number; reason: string; episode_id: string | null; run: string | null }> {
-  listed: boolean;
-  counts: Record<string, number>;
 }

@@ -22,10 +22,9 @@ def build_pairs(catalog: Catalog, config: CurateConfig) -> None:
     """Create the table `pairs`, and exclude the episodes that are in no pair.
 
     Pairs are built among the attempts of all runs with equal task, prompt and tools. Episodes with
-    faults are already excluded, so the rejected side is always the model's doing. Episodes with a
-    tutor are no attempts here: each of their corrections is a separate pair.
+    faults are already excluded, so the rejected side is always the model's doing.
     """
-    unscored = "reason IS NULL AND reward IS NULL AND NOT tutored"
+    unscored = "reason IS NULL AND reward IS NULL"
     if catalog.sql(f"SELECT count(*) FROM episodes WHERE {unscored}")[0][0]:
         raise ConfigError("`keep_unscored` cannot be used with `to` dpo: a pair needs two rewards.")
     # Floating point makes 0.3 - 0.2 slightly less than 0.1.
@@ -40,7 +39,7 @@ def build_pairs(catalog: Catalog, config: CurateConfig) -> None:
                 AS from_best,
             row_number() OVER (PARTITION BY {_SAME_PROMPT_COLUMNS} ORDER BY reward, turns, rowid)
                 AS from_worst
-        FROM episodes WHERE reason IS NULL AND NOT tutored
+        FROM episodes WHERE reason IS NULL
         WINDOW same AS (PARTITION BY {_SAME_PROMPT_COLUMNS})"""
     )
     catalog.sql(
@@ -77,7 +76,7 @@ def exclude_duplicate_pairs(catalog: Catalog) -> None:
     )
     catalog.exclude(
         DUPLICATE_PAIR,
-        "NOT tutored AND rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
+        "rowid NOT IN (SELECT unnest([chosen, rejected]) FROM pairs)",
         detail="the same as another pair",
     )
 

@@ -71,7 +71,7 @@ def curate(
                 work,
                 where=config.where,
                 contents=bool(config.dedupe) or config.is_for_training,
-                labels=config.is_for_training,
+                labels=config.to == "sft",
             ) as catalog:
                 families = _select_episodes(catalog, config, progress)
                 _check_any_kept(catalog)

@@ -1,16 +1,16 @@
-"""Build SFT rows from episodes, and DPO rows from pairs of episodes or from a tutor's corrections.
+"""Build SFT rows from episodes, and DPO rows from pairs of episodes.
 
 Arguments of tool calls become objects, as chat templates expect them. System prompt and tools are
 part of the row; further columns, which trainers ignore, tell where it came from.
 
-If a tutor has labelled the turns of an episode, the loss is on the tutor's replies: on the
+For SFT, if a tutor has labelled the turns of an episode, the loss is on the tutor's replies: on the
 student's turns with the same calls, and on a corrected copy of each other one. What the student did
 otherwise is context without loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from ludus.curation.labelled_turns import labelled_turns, reply_positions
 from ludus.data.episode import Episode
@@ -59,32 +59,6 @@ def dpo_row(chosen: Episode, rejected: Episode, *, reasoning: bool = True) -> Js
         "chosen_reward": chosen.reward,
         "rejected_reward": rejected.reward,
     }
-
-
-def tutor_pair_rows(episode: Episode, *, reasoning: bool = True) -> Iterator[JsonObject]:
-    """Build a DPO row for each turn that the tutor corrects: its reply against the student's.
-
-    The reward of a single reply is not known; the rejected side has the episode's.
-    """
-    for turn in labelled_turns(episode):
-        if turn.agreed or turn.explored or turn.reply is None:
-            continue
-        prompt = episode.messages[: turn.position]
-        try:
-            yield {
-                "prompt": build_messages(prompt, reasoning=reasoning),
-                "chosen": build_messages([turn.advice], reasoning=reasoning),
-                "rejected": build_messages([turn.reply], reasoning=reasoning),
-                "tools": list(episode.tools) or None,
-                "environment": episode.environment,
-                "group_id": episode.group_id,
-                "chosen_id": episode.episode_id,
-                "rejected_id": episode.episode_id,
-                "chosen_reward": None,
-                "rejected_reward": episode.reward,
-            }
-        except MalformedCallError:
-            continue
 
 
 def build_messages(

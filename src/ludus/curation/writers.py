@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +18,7 @@ from ludus.curation.filters import DUPLICATE, MALFORMED_CALL
 from ludus.curation.formats import nemo_gym, openenv
 from ludus.curation.labelled_turns import count_agreement, has_malformed_call
 from ludus.curation.pairs import iter_pairs
-from ludus.curation.row_builders import MalformedCallError, dpo_row, sft_rows, tutor_pair_rows
+from ludus.curation.row_builders import MalformedCallError, dpo_row, sft_rows
 from ludus.curation.similarity import TEST, TRAIN
 from ludus.data.episode import Episode
 from ludus.data.episode_reader import has_canonical_head
@@ -32,11 +31,10 @@ CurateProgress = Callable[[str, int, int | None], None]
 _PROGRESS_INTERVAL_ROWS = 1_000
 _EPISODE_CACHE_SIZE = 256
 """Parsed episodes kept for the next pairs: a good attempt is part of many pairs."""
-_CONTENT_COLUMNS = ("messages", "prompt", "chosen", "rejected")
 _NOT_IN_ANY_PAIR = """rowid NOT IN (
     SELECT unnest([chosen, rejected]) FROM (FROM pairs EXCEPT FROM same)
     WHERE chosen NOT IN (SELECT row FROM unwritten) AND rejected NOT IN (SELECT row FROM unwritten)
-) AND NOT tutored"""
+)"""
 
 
 @dataclass(slots=True)
@@ -69,11 +67,11 @@ def write_rows(
 ) -> WrittenRows:
     """Write one JSONL file per split, and count what was written."""
     written = WrittenRows(dict.fromkeys(splits, 0))
-    rows = _iter_rows(catalog, config, written)
-    total = catalog.kept
     if config.to == "dpo":
-        rows = chain(_iter_pair_rows(catalog, config, written), rows)
-        total = catalog.sql("SELECT count(*) FROM pairs")[0][0] + catalog.tutored
+        rows = _iter_pair_rows(catalog, config, written)
+        total = catalog.sql("SELECT count(*) FROM pairs")[0][0]
+    else:
+        rows, total = _iter_rows(catalog, config, written), catalog.kept
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {
             split: stack.enter_context((draft / f"{split}.jsonl").open("wb", buffering=1 << 20))
@@ -131,8 +129,6 @@ def _row_builder(config: CurateConfig) -> Callable[[Episode], Iterable[JsonObjec
     match config.to:
         case "sft":
             return partial(sft_rows, reasoning=config.reasoning)
-        case "dpo":
-            return partial(tutor_pair_rows, reasoning=config.reasoning)
         case "openenv":
             return lambda episode: [openenv.build_openenv_record(episode)]
         case "nemo-gym":
@@ -145,12 +141,12 @@ def _row_builder(config: CurateConfig) -> Callable[[Episode], Iterable[JsonObjec
 def _iter_rows(
     catalog: Catalog, config: CurateConfig, written: WrittenRows
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the split and the line of each row of the kept episodes; for DPO, of tutored ones."""
+    """Yield the split and the line of each row of the kept episodes."""
     build_rows = _row_builder(config)
     seen: set[int] = set()
     for row, mark, line in catalog.read_lines(
         f"SELECT rowid, CASE WHEN split = '{TEST}' THEN 2 ELSE 1 END FROM episodes "
-        f"WHERE reason IS NULL {'AND tutored' if config.to == 'dpo' else ''}"
+        "WHERE reason IS NULL"
     ):
         split = TEST if mark == 2 else TRAIN
         if build_rows is None and line.endswith(b"}\n") and has_canonical_head(line):
@@ -173,15 +169,15 @@ def _iter_rows(
             written.agreed_turns += agreed
             written.labelled_turns += labelled
         if episode.tutor_replies or episode.explored_turns:
-            messages = (each.get("messages", ()) for each in rows)
-            written.masked += sum(any("weight" in each for each in some) for some in messages)
+            conversations = (each.get("messages", ()) for each in rows)
+            written.masked += sum(any("weight" in each for each in some) for some in conversations)
         new = rows
-        if config.is_for_training and config.dedupe:
+        if config.to == "sft" and config.dedupe:
             # Episodes can differ in what is not part of the rows.
             new = []
             for each in rows:
-                parts = [without_call_ids(each[name]) for name in _CONTENT_COLUMNS if name in each]
-                content = to_json([parts, each["tools"]], inf_nan_mode="null")
+                messages = without_call_ids(each["messages"])
+                content = to_json([messages, each["tools"]], inf_nan_mode="null")
                 if (digest := stable_hash(content.decode())) not in seen:
                     seen.add(digest)
                     new.append(each)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Literal
 
-from ludus.data.training_log import LogEntry, entropy_key, metric, metric_values, step_number
+from ludus.data.training_log import entropy_key, metric, metric_values, step_number
 from ludus.diagnose.detectors import SaturationDetector
 from ludus.diagnose.episode_stats import RunEpisodes, zero_variance_share
 from ludus.diagnose.reward_change import (
@@ -172,16 +171,6 @@ def check_out_of_turns(run: RunEvidence) -> Iterator[Verdict]:
         )
 
 
-SPIKE_RATIO = 10.0
-"""Gradient norm or loss relative to the median of the steps before it."""
-CLIP_NORM = 1.0
-"""Gradients are clipped to this norm, so a spike below it does no harm."""
-MIN_SPIKES = 3
-"""Fewer spikes may be accidents."""
-_MAX_BASELINE_STEPS, _MIN_BASELINE_STEPS = 20, 5
-"""Steps before a spike that it is compared with."""
-
-
 def check_unstable(log: StepLog) -> Iterator[Verdict]:
     # Steps with a learning signal (`trained` is not 0) that lack a loss or a gradient norm which
     # other steps have: it was not finite.
@@ -191,28 +180,12 @@ def check_unstable(log: StepLog) -> Iterator[Verdict]:
         for entry in log.entries
         if metric(entry, "trained") != 0 and any(metric(entry, key) is None for key in keys)
     ]
-    spikes = sorted({*_spike_steps(log.entries, "grad_norm"), *_spike_steps(log.entries, "loss")})
-    findings = []
     if not_finite:
-        findings.append(f"{_format_steps(not_finite)} had a loss or a gradient that is not finite")
-    if len(spikes) >= MIN_SPIKES:
-        findings.append(f"{_format_steps(spikes)} spiked to {SPIKE_RATIO:.0f} times the median")
-    if findings:
         yield problem(
             "unstable",
-            finding=" and ".join(findings),
-            advice="use a lower `learning_rate`, and the `precision` fp32 if values are not finite",
+            finding=f"{_format_steps(not_finite)} had a loss or a gradient that is not finite",
+            advice="use a lower `learning_rate`, or the `precision` fp32",
         )
-
-
-def _spike_steps(entries: Sequence[LogEntry], key: str) -> Iterator[int]:
-    values = [abs(metric(entry, key) or 0.0) for entry in entries]
-    for i, value in enumerate(values):
-        before = [each for each in values[max(0, i - _MAX_BASELINE_STEPS) : i] if each > 0]
-        if len(before) < _MIN_BASELINE_STEPS:
-            continue
-        if value > max(CLIP_NORM, SPIKE_RATIO * median(before)):
-            yield step_number(entries[i])
 
 
 def _format_steps(steps: Sequence[int]) -> str:

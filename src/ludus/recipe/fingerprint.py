@@ -38,11 +38,9 @@ _RESULT_NEUTRAL_KEYS = (
 _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
 
 
-def fingerprint_stage(
-    stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState
-) -> StageRecord:
+def fingerprint_stage(stage: Stage, outputs: Mapping[str, Path | None]) -> StageRecord:
     """The fingerprint of a stage: what it would be run with now."""
-    inputs = {name: output_digest(outputs[name], state.stages.get(name)) for name in stage.inputs}
+    inputs = {name: content_digest(outputs[name]) for name in stage.inputs}
     inputs |= {name: content_digest(path) for name, path in input_paths(stage)}
     inputs |= {name: content_digest(path) for name, path in code_paths(stage)}
     return StageRecord(
@@ -54,15 +52,6 @@ def fingerprint_stage(
         },
         inputs={"ludus": ludus.__version__, **inputs},
     )
-
-
-def output_digest(output: Path | None, record: StageRecord | None) -> str:
-    """The digest of a stage's result for a fingerprint; recorded, unless its files have changed."""
-    if output is None:
-        return ""
-    if record is not None and record.done and record.output_stat == stat_digest(output):
-        return record.output
-    return content_digest(output)
 
 
 def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
@@ -109,12 +98,12 @@ _SKIPPED_DIRS = ("checkpoints", "__pycache__", "earlier")
 _DIGEST_BYTES = 8
 
 
-def content_digest(path: Path) -> str:
+def content_digest(path: Path | None) -> str:
     """For a fingerprint: a digest of a file, or of the names and contents of a folder's files.
 
     Hidden files and checkpoints are left out. Empty for a path that does not exist.
     """
-    if not path.exists():
+    if path is None or not path.exists():
         return ""
     digest = blake2b(digest_size=_DIGEST_BYTES)
     for file in _visible_files(path):
@@ -124,19 +113,6 @@ def content_digest(path: Path) -> str:
                 digest.update(file_digest(stream, blake2b).digest())
         except OSError as error:
             raise RunError(f"{file} cannot be read: {error.strerror or error}.") from error
-    return digest.hexdigest()
-
-
-def stat_digest(path: Path) -> str:
-    """For a fingerprint: names, sizes and times; while it is the same, so are the contents."""
-    if not path.exists():
-        return ""
-    digest = blake2b(digest_size=_DIGEST_BYTES)
-    for file in _visible_files(path):
-        status = file.stat()
-        digest.update(
-            f"{file.relative_to(path)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode()
-        )
     return digest.hexdigest()
 
 
@@ -170,10 +146,6 @@ class StageRecord(BaseModel):
     done: bool = False
     seconds: float = 0.0
     """Over all starts; what a killed start has spent is not known."""
-    output: str = ""
-    """Digest of the result."""
-    output_stat: str = ""
-    """Digest of sizes and times of its files, from which follows whether `output` still holds."""
 
 
 class RecipeState(BaseModel):

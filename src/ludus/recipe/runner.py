@@ -11,13 +11,7 @@ from typing import Literal
 from ludus.data.config import describe_changes
 from ludus.data.files import lock_dir
 from ludus.errors import ConfigError, OtherSettings, RunError, did_you_mean
-from ludus.recipe.fingerprint import (
-    RecipeState,
-    StageRecord,
-    content_digest,
-    fingerprint_stage,
-    stat_digest,
-)
+from ludus.recipe.fingerprint import RecipeState, StageRecord, fingerprint_stage
 from ludus.recipe.recipe_file import EARLIER_DIR, Recipe, Stage
 
 RESUMES = "resumes"
@@ -45,7 +39,7 @@ class StagePlan:
 def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState) -> StagePlan:
     """Plan whether to run a stage: compare its settings at its last run with those now."""
     output, before = outputs[stage.name], state.stages.get(stage.name)
-    record = fingerprint_stage(stage, outputs, state)
+    record = fingerprint_stage(stage, outputs)
 
     def plan(reason: str, *, replaces: bool = False) -> StagePlan:
         return StagePlan(stage, output, record, reason, replaces)
@@ -164,10 +158,7 @@ def run_recipe(
                 state.with_record(name, record).save(folder)
             if code:
                 return code
-            result: dict[str, object] = {"done": True}
-            if (output := plan.output) is not None:
-                result |= {"output": content_digest(output), "output_stat": stat_digest(output)}
-            state.with_record(name, record.model_copy(update=result)).save(folder)
+            state.with_record(name, record.model_copy(update={"done": True})).save(folder)
             progress("finished", plan, f"{seconds:,.1f} s")
     return 0
 

@@ -32,17 +32,7 @@ class Histogram:
     values: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalChart:
-    """Values with their 95 % intervals, one below the other."""
-
-    title: str
-    rows: Sequence[tuple[str, float, float | None, float | None]]
-    """Label, value, and the ends of the interval."""
-    is_share: bool
-
-
-Chart = LineChart | Histogram | IntervalChart
+Chart = LineChart | Histogram
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from ludus.reporting.document import (
     Finding,
     FindingKind,
     Histogram,
-    IntervalChart,
     LineChart,
     Section,
     Table,
@@ -197,22 +196,13 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
         for sample in summarize_episodes(file, per_candidate).transcripts if file.exists() else ():
             title = f"{score.label}, {sample.title[:1].lower()}{sample.title[1:]}"
             transcripts.append(Transcript(title, sample.kind, sample.detail, sample.turns))
-    first, charts = evaluation.scores[0], list[Chart]()
-    results = "no results"
+    first, results = evaluation.scores[0], "no results"
     if values := [
         f"{metric.title.lower()} {metric.format_value(first.metrics[metric.name].value)}"
         for metric in evaluation.verdict_metrics
         if metric.name in first.metrics
     ]:
         results = ", ".join(values)
-    for metric in evaluation.shown_metrics:
-        rows = [
-            (score.label, each.value, each.low, each.high)
-            for score in evaluation.scores
-            if (each := score.metrics.get(metric.name)) is not None
-        ]
-        if rows:
-            charts.append(IntervalChart(metric.title, rows, metric.is_share))
     return Section(
         kind="Evaluation",
         title=str(settings.get("environment", path.name)),
@@ -227,7 +217,6 @@ def evaluation_section(path: Path, *, samples: int, name_flags: NameFlags) -> Se
         },
         command=evaluation.command,
         findings=findings,
-        charts=charts,
         tables=tables,
         notes=[
             describe_method(evaluation),

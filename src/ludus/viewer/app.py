@@ -30,7 +30,7 @@ from ludus.errors import ConfigError, LudusError, NameFlags, RunError
 from ludus.serve.access import AccessMiddleware, AccessPolicy
 from ludus.serve.config import ServeConfig
 from ludus.serve.listening import InterruptibleServer, bind_socket
-from ludus.viewer.dataset_rows import forbid_downloads, read_left_out
+from ludus.viewer.dataset_rows import forbid_downloads
 from ludus.viewer.episode_queries import EpisodeFilter, describe_episode, read_fields
 from ludus.viewer.library import Library
 from ludus.viewer.overview import compare_entries, describe_entry
@@ -157,13 +157,6 @@ def answer_query(library: Library, name: str, query: QueryParams) -> object:
             if name == "row":
                 return row
             return library.tokenizers.render_row(query.get("student", ""), row)
-        case "left_out":
-            keys = {
-                entry.episodes.resolve(): key
-                for key, entry in library.entries.items()
-                if entry.episodes
-            }
-            return read_left_out(find("dataset"), keys, query.get("reason", ""), *_page(query))
     raise ConfigError(f"There is no api/{name[:100]}.")
 
 

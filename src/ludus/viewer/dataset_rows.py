@@ -1,12 +1,10 @@
-"""Rows of data sets, what curation removed, and the tokenizers that show rows and tokens."""
+"""Rows of data sets, and the tokenizers that show rows and tokens."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Self
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 from pydantic_core import from_json
 
 from ludus.curation.catalog import CatalogLines
-from ludus.data.json_files import numbered_lines
 from ludus.data.messages import prompt_text
 from ludus.data.stage_output import StageOutput
 from ludus.data.tool_schema import JsonObject
@@ -23,7 +20,6 @@ from ludus.errors import RunError
 if TYPE_CHECKING:
     from ludus.curation.lint.student import Student
 
-LEFT_OUT_FILE = "left_out.jsonl"
 _EXCERPT_CHARS = 200
 _FACTS = (
     *("episode_id", "chosen_id", "rejected_id", "environment", "reward"),
@@ -99,23 +95,6 @@ class JsonlRows:
         """Read the rows from `start` to before `stop`; what is not an object is an empty row."""
         numbers = range(start, min(stop, self.count_rows()))
         return [_parse_row(self._lines.read_line(0, number)) for number in numbers]
-
-
-def read_left_out(
-    entry: StageOutput, keys: dict[Path, str], reason: str, offset: int, limit: int
-) -> JsonObject:
-    """Rows that curation excluded, if listed by `ludus curate --explain`; `keys` identify runs."""
-    file = entry.path / LEFT_OUT_FILE
-    if not file.is_file():
-        return {"listed": False, "counts": {}, "total": 0, "rows": []}
-    lines = [_parse_row(line) for _, line in numbered_lines(file)]
-    counts = Counter(str(fields.get("reason")) for fields in lines)
-    chosen = [fields for fields in lines if not reason or fields.get("reason") == reason]
-    rows = [
-        {**fields, "run": keys.get(Path(str(fields.get("file"))).resolve())}
-        for fields in islice(chosen, offset, offset + limit)
-    ]
-    return {"listed": True, "counts": counts, "total": len(chosen), "rows": rows}
 
 
 def _parse_row(line: bytes) -> JsonObject:
