@@ -58,9 +58,3 @@ def same_curve(one: Any, other: Any, close: Callable[[Any], Any]) -> bool:
         a.keys() == b.keys() and all(a[key] == close(b[key]) for key in a)
         for a, b in zip(one, other, strict=True)
     )
-
-
-def flip_a_bit(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[-5] ^= 1
-    file.write_bytes(content)

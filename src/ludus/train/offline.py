@@ -12,6 +12,7 @@ from ludus.errors import OutOfMemory
 from ludus.policy.device import release_gpu_memory
 from ludus.policy.hf_loading import require_transformers
 from ludus.policy.model_ref import check_model
+from ludus.rollout.episode_loop import SYSTEM_PROMPT
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.acceleration import accelerate, skip_unlabelled_logits
 from ludus.train.callbacks import RunCallback
@@ -137,8 +138,9 @@ def _run(context: OfflineContext, previous: PreviousRun, *, overwrite: bool) -> 
         data_record = DataRecord(
             path=data.name, rows=counts.rows, digest=data.digest,
             test_rows=counts.test_rows or None, dropped=counts.dropped,
-            truncated=counts.truncated, environments=counts.environments, task=data.task,
-            system_prompt=data.system_prompt,
+            truncated=counts.truncated, environments=counts.environments,
+            task=data.run_setting("task") or {},
+            system_prompt=data.run_setting("system_prompt", SYSTEM_PROMPT) or "",
         )  # fmt: skip
         start_or_resume(context, {"data": data_record}, previous.state, overwrite=overwrite)
 

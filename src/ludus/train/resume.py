@@ -61,13 +61,9 @@ def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
         progress.say(f"{out} is trained already, with the same settings. Nothing is left to do.")
         return PreviousRun(previous)
     # The checkpoint to resume from is the same on all ranks.
-    step, damages = None, list[str]()
-    if context.distributed.is_main:
-        step, damages = checkpoints.find_intact_step(out)
-    for damage in damages:
-        used = "no other is intact" if step is None else f"going back to step {step:,}"
-        progress.say(f"{damage}; {used}")
-    (agreed,) = context.distributed.all_reduce_max([-1 if step is None else step])
+    latest = checkpoints.latest_checkpoint(out) if context.distributed.is_main else None
+    step = -1 if latest is None else checkpoints.step_of(latest)
+    (agreed,) = context.distributed.all_reduce_max([step])
     checkpoint = checkpoints.checkpoint_folder(out, agreed) if agreed >= 0 else None
     state = checkpoints.read_state(checkpoint) if checkpoint is not None else None
     if extends and state is not None:

@@ -96,11 +96,10 @@ class TRLTrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typ
 
     def diverged(self, step: int, symptom: str) -> TrainingDiverged:
         kept = latest_checkpoint(self.callback.out)
-        number = kept.name.rpartition("-")[2] if kept is not None else ""
         return TrainingDiverged(
             f"Training diverged at step {step:,}: {symptom}. Lower `learning_rate` "
             f"({self.args.learning_rate:g}) and start again with `overwrite`."
-            + (f" The checkpoint of step {int(number):,} is kept in {kept}." if number else "")
+            + (f" The latest checkpoint is kept: {kept}." if kept else "")
         )
 
     def _load_from_checkpoint(

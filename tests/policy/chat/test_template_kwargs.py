@@ -56,9 +56,7 @@ def test_default_filters_of_the_template_itself_are_kept(template: str) -> None:
     assert split_default_kwargs(template) == ({}, template)
 
 
-@pytest.mark.parametrize(
-    "kwargs", [{"messages": []}, {"a": None}, {"a": [{"b": None}]}, {"a": float("nan")}, {"a": {1}}]
-)
+@pytest.mark.parametrize("kwargs", [{"messages": []}, {"a": float("nan")}, {"a": {1}}])
 def test_values_that_are_not_json_are_rejected(kwargs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=repr(next(iter(kwargs)))):
         check_template_kwargs(kwargs)

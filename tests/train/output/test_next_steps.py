@@ -41,11 +41,11 @@ def test_the_system_prompt_is_read_from_the_runs_of_a_data_set(tmp_path: Path) -
     for number, (runs, expected) in enumerate(
         [
             (["one"], "Be careful."),
-            (["one", "other"], None),
-            (["bare"], ""),
-            (["one", "bare"], None),
+            (["one", "other"], "unknown"),
+            (["bare"], None),
+            (["one", "bare"], "unknown"),
         ]
     ):
         out = tmp_path / f"rows{number}"
         ludus.curate([tmp_path / run for run in runs], out)
-        assert open_data(out).system_prompt == expected
+        assert open_data(out).run_setting("system_prompt", "unknown") == expected

@@ -124,8 +124,8 @@ class _CachedTokenizer:
     def _encode_new(
         self, tokenizer: PreTrainedTokenizerBase, pieces: list[str]
     ) -> Iterator[tuple[str, list[int], list[tuple[int, int]]]]:
-        backend: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is not None and backend.padding is None and backend.truncation is None:
+        backend: Tokenizer = tokenizer.backend_tokenizer
+        if backend.padding is None and backend.truncation is None:
             # What the tokenizer itself calls; its own work takes several times as long.
             for piece, each in zip(
                 pieces, backend.encode_batch(pieces, add_special_tokens=False), strict=True

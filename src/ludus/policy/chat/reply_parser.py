@@ -126,12 +126,9 @@ class ReplyParser:
         return self._anchor.search(self.decode_prompt(prompt)) is not None
 
     def _decode(self, ids: Sequence[int]) -> str:
-        backend: Tokenizer | None = getattr(self._tokenizer, "backend_tokenizer", None)
-        if backend is not None:
-            # What the tokenizer itself calls, after looking at each id.
-            text: str = backend.decode(ids, skip_special_tokens=False)
-            return text
-        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+        # What the tokenizer itself calls, after looking at each id.
+        backend: Tokenizer = self._tokenizer.backend_tokenizer
+        return str(backend.decode(ids, skip_special_tokens=False))
 
     def _parse(self, template: JsonObject, text: str, prefix: str, tools: Tools) -> JsonObject:
         parts: JsonObject = self._tokenizer.parse_response(
@@ -193,15 +190,10 @@ class ReplyStream:
         """By field that has text: white space that is written once more text follows."""
         self._in_part: set[str] = set()
         """Fields whose current part has text."""
-        self._parser: ResponseParser | None = None
-        # A template that transformers cannot use for streaming: all text is content.
-        try:
-            from transformers.utils.chat_parsing.response_parser import ResponseParser
+        from transformers.utils.chat_parsing.response_parser import ResponseParser
 
-            prefix = parser.decode_prompt(tuple(prompt))
-            self._parser = ResponseParser(parser.reply_template, prefix=prefix)
-        except Exception:
-            self._parser = None
+        prefix = parser.decode_prompt(tuple(prompt))
+        self._parser: ResponseParser | None = ResponseParser(parser.reply_template, prefix=prefix)
 
     def feed(self, text: str) -> list[ReplyDelta]:
         """Parse more text; never raises."""
@@ -256,14 +248,14 @@ class ReplyStream:
 
 
 def _compile_template(template: JsonObject) -> JsonObject:
-    """Compile the patterns; keep an invalid template, or any under older transformers, as it is."""
-    try:
-        from transformers.utils.chat_parsing.response_templates import load_response_template
+    """Compile the patterns; keep an invalid template as it is."""
+    from transformers.utils.chat_parsing.response_templates import load_response_template
 
+    try:
         compiled: JsonObject = load_response_template(template)
-        return compiled
-    except (ImportError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return template
+    return compiled
 
 
 def _raw_reply_template(response_template: JsonObject) -> JsonObject:

@@ -69,10 +69,6 @@ def check_template_kwargs(kwargs: Mapping[str, object]) -> None:
     for name, value in kwargs.items():
         if name in _MANAGED_VARIABLES:
             raise ConfigError(f"The template argument {name!r} is set by Ludus. Leave it out.")
-        if _kwarg_has_null(value):
-            raise ConfigError(
-                f"The template argument {name!r} contains null. Leave it out, or set a value."
-            )
         try:
             _template_literal(value)
         except (TypeError, ValueError) as error:
@@ -92,14 +88,5 @@ def check_kwargs_used(kwargs: Mapping[str, object], template: str, *, template_n
 
 
 def _template_literal(value: object) -> str:
-    """Encode as JSON, which is valid Jinja too, except for null."""
+    """Encode as JSON, which is valid Jinja too; null is undefined there, and so counts as false."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-
-def _kwarg_has_null(value: object) -> bool:
-    """Whether a template argument is or contains null, which Jinja does not know."""
-    if isinstance(value, Mapping):
-        return any(map(_kwarg_has_null, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_kwarg_has_null, value))
-    return value is None

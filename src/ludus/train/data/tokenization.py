@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import shutil
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -49,7 +48,6 @@ _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
 """With fewer batches, starting processes costs more than it gains."""
 _MAX_WORKERS = 16
-_ROW_CHECK_S = 1.0
 MAX_TEST_ROWS = 256
 """Rows on which the eval loss is measured: enough to see it rise, and fast."""
 
@@ -162,37 +160,26 @@ class TokenizedRows:
 
 
 def check_rows(data: TrainingData, method: Method) -> None:
-    """Tokenize the first rows: raise if one is invalid, if there are none, or if none has a loss.
+    """Raise if one of the first rows is invalid, or if none of them has a loss.
 
     Tokenization finds the others, after seconds in which torch and the tokenizer are loaded.
     """
-    deadline = time.monotonic() + _ROW_CHECK_S
-    for split in (data.train, data.test):
-        if split is None:
-            continue
-        rows_read, has_loss = 0, False
-        for number, row in split.rows():
-            rows_read += 1
-            try:
-                sides = parse_conversations(row, method)
-            except InvalidRow as error:
-                raise ConfigError(f"{split.location(number)} {error}.") from error
-            has_loss = has_loss or all(
-                any(
-                    message["role"] == "assistant" and message.get("weight") != 0
-                    for message in side.messages[side.num_prompt_messages :]
-                )
-                for side in sides
-            )
-            if time.monotonic() > deadline:
-                break
-        if not rows_read and split is data.train:
-            raise ConfigError(f"{data.name} has no rows to train on.")
-        if not has_loss and split is data.train:
-            raise ConfigError(
-                f"{data.name} has no assistant message to train on (rows read: {rows_read:,}). "
-                "Rows need messages with the role `assistant`."
-            )
+    number, has_loss = 0, False
+    for number, row in islice(data.train.rows(), _BATCH_ROWS):
+        try:
+            sides = parse_conversations(row, method)
+        except InvalidRow as error:
+            raise ConfigError(f"{data.train.location(number)} {error}.") from error
+        replies = [side.messages[side.num_prompt_messages :] for side in sides]
+        has_loss = has_loss or all(
+            any(each["role"] == "assistant" and each.get("weight") != 0 for each in messages)
+            for messages in replies
+        )
+    if not has_loss:
+        raise ConfigError(
+            f"{data.name} has no assistant message to train on (rows read: {number:,}). Rows need "
+            "messages with the role `assistant`."
+        )
 
 
 def tokenize(

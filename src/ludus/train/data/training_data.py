@@ -89,28 +89,12 @@ class TrainingData:
     def digest(self) -> str:
         return file_digest(*self.train.files)
 
-    @property
-    def task(self) -> JsonObject:
-        """The reset arguments of the runs that the rows come from, if all have the same."""
-        tasks = [settings.get("task") or {} for settings in self._run_settings()]
-        return tasks[0] if tasks and all(task == tasks[0] for task in tasks) else {}
-
-    @property
-    def system_prompt(self) -> str | None:
-        """The system prompt of the rows; None if it is not known."""
-        # A run without one has None; a run whose settings are gone has no such key.
-        unknown = object()
-        prompts = {settings.get("system_prompt", unknown) for settings in self._run_settings()}
-        (prompt,) = prompts if len(prompts) == 1 else (unknown,)
-        if prompt is None:
-            return ""
-        return prompt if isinstance(prompt, str) else None
-
-    def _run_settings(self) -> list[JsonObject]:
-        """The settings of the runs that the rows come from; empty for one that is gone."""
+    def run_setting(self, name: str, default: Any = None) -> Any:
+        """A setting of the runs that the rows come from; the default if they differ or are gone."""
         runs = [run for run in (self.curation or {}).get("runs") or () if isinstance(run, str)]
         records = (read_json_object(Path(run) / RUN_FILE) for run in runs)
-        return [object_field(record, "settings") for record in records]
+        values = [object_field(record, "settings").get(name, default) for record in records]
+        return values[0] if values and all(value == values[0] for value in values) else default
 
 
 def open_data(data: str | Path) -> TrainingData:

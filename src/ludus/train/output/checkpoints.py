@@ -2,10 +2,10 @@
 
 out/checkpoints/
   checkpoint-120/          as transformers writes it
-    state.json             written last, with the checksums of all other files
+    state.json             written last, with the sizes of all other files
   best/                    the trained weights of GRPO's best model so far
     weights.safetensors
-    state.json             its step, its reward on held-out tasks, and a checksum; written last
+    state.json             its step and its reward on held-out tasks
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ludus.data.files import Checksum, write_atomically
+from ludus.data.files import write_atomically
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
 
@@ -52,63 +52,39 @@ class CheckpointState:
     """The factor of the learning rate that GRPO's trust region has found."""
     curriculum: JsonObject = field(default_factory=dict)
     """The buckets of GRPO's curriculum."""
-    files: dict[str, Checksum] = field(default_factory=dict)
-    """The files of the checkpoint."""
+    files: dict[str, int] = field(default_factory=dict)
+    """The files of the checkpoint, with their sizes in bytes."""
 
 
 def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
-    """Write the state file, which marks the checkpoint as complete, with checksums of its files."""
+    """Write the state file, which marks the checkpoint as complete, with the sizes of its files."""
     files = {
-        file.relative_to(checkpoint).as_posix(): Checksum.of_file(file)
-        for file in sorted(checkpoint.rglob("*"))
+        file.relative_to(checkpoint).as_posix(): file.stat().st_size
+        for file in checkpoint.rglob("*")
         if file.is_file() and file.name != STATE_FILE
     }
     write_atomically(checkpoint / STATE_FILE, json.dumps(asdict(replace(state, files=files))))
 
 
 def read_state(checkpoint: Path) -> CheckpointState | None:
-    """The state of a checkpoint; None if it is incomplete."""
+    """The state of a checkpoint; None if it is incomplete, or a file is missing or cut off."""
     try:
         state = CheckpointState(**json.loads((checkpoint / STATE_FILE).read_bytes()))
-        return replace(state, files={name: Checksum(*each) for name, each in state.files.items()})
+        sizes = [(checkpoint / name).stat().st_size for name in state.files]
+        return state if sizes == list(state.files.values()) else None
     except (OSError, ValueError, TypeError):
         return None
 
 
 def latest_checkpoint(out: Path) -> Path | None:
-    """The complete checkpoint with the highest step; its files are not checked."""
+    """The complete checkpoint with the highest step."""
     return next((path for path in _list_checkpoints(out) if read_state(path) is not None), None)
 
 
-def find_intact_step(out: Path) -> tuple[int | None, list[str]]:
-    """The highest step with a complete checkpoint whose files are as they were written.
-
-    Also returns the damage of later ones, except half-written ones of a killed run.
-    """
-    damages = list[str]()
-    for path in _list_checkpoints(out):
-        if not (path / STATE_FILE).is_file():
-            continue
-        state, damaged = read_state(path), STATE_FILE
-        for name, checksum in state.files.items() if state else ():
-            try:
-                is_intact = Checksum.of_file(path / name) == checksum
-            except (OSError, RunError):
-                is_intact = False
-            if not is_intact:
-                damaged = name
-                break
-        else:
-            if state is not None:
-                return _step_of(path), damages
-        damages.append(f"{path} is damaged: {damaged} is not as it was written")
-    return None, damages
-
-
 def remove_unusable(out: Path, step: int | None) -> None:
-    """Remove half-written checkpoints and all after this step, which are damaged."""
+    """Remove incomplete checkpoints and all after this step."""
     for path in _list_checkpoints(out):
-        if read_state(path) is None or step is None or _step_of(path) > step:
+        if read_state(path) is None or step is None or step_of(path) > step:
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -119,10 +95,10 @@ def checkpoint_folder(out: Path, step: int) -> Path:
 def _list_checkpoints(out: Path) -> list[Path]:
     """All checkpoints, from the last step to the first."""
     paths = (path for path in (out / CHECKPOINTS_DIR).glob(f"{_PREFIX}*") if path.is_dir())
-    return sorted(paths, key=_step_of, reverse=True)
+    return sorted(paths, key=step_of, reverse=True)
 
 
-def _step_of(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     number = checkpoint.name.removeprefix(_PREFIX)
     return int(number) if number.isdecimal() else -1
 
@@ -137,13 +113,10 @@ class BestModel:
 
 
 def read_best(out: Path) -> BestModel | None:
-    """The best checkpoint so far; None if there is none, or if its weights are not as written."""
-    folder = best_model_folder(out)
+    """The best checkpoint so far; None if there is none."""
     try:
-        fields = json.loads((folder / STATE_FILE).read_bytes())
-        intact = Checksum(*fields.pop("weights")) == Checksum.of_file(folder / _WEIGHTS_FILE)
-        return BestModel(**fields) if intact else None
-    except (OSError, ValueError, TypeError, KeyError, RunError):
+        return BestModel(**json.loads((best_model_folder(out) / STATE_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
 
 
@@ -170,8 +143,7 @@ def save_best(out: Path, model: nn.Module, best: BestModel) -> None:
             f"The best model so far could not be saved: {reason}. Set `keep` to last to train "
             "without it."
         ) from error
-    fields = {**asdict(best), "weights": Checksum.of_file(draft / _WEIGHTS_FILE)}
-    write_atomically(draft / STATE_FILE, json.dumps(fields))
+    write_atomically(draft / STATE_FILE, json.dumps(asdict(best)))
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
 

@@ -50,7 +50,7 @@ class DataRecord(_RecordModel):
     task: JsonObject = {}
     """The reset arguments of the runs that the rows come from, if all have the same."""
     system_prompt: str | None = None
-    """Of the rows; empty for none, null if unknown."""
+    """Of the rows; empty for none. If it is unknown, the default one."""
 
 
 class EnvironmentRecord(_RecordModel):

@@ -12,8 +12,6 @@ from ludus.train.trl_compat.environment_factory import tasks
 
 if TYPE_CHECKING:
     from ludus.train.trl_compat.trainers import (
-        DPOConfig,
-        DPOTrainer,
         GRPOConfig,
         GRPOTrainer,
         SFTConfig,
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DPOConfig",
-    "DPOTrainer",
     "GRPOConfig",
     "GRPOTrainer",
     "SFTConfig",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import trl
-from trl import DPOConfig, GRPOConfig
+from trl import GRPOConfig
 
 from ludus.client.event_loop import run_sync
 from ludus.errors import ConfigError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.trainer_utils import TrainOutput
 
-__all__ = ["DPOConfig", "DPOTrainer", "GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "SFTConfig", "SFTTrainer"]
 
 
 class SFTConfig(trl.SFTConfig):  # type: ignore[misc]  # TRL is not typed.
@@ -52,13 +52,6 @@ class SFTConfig(trl.SFTConfig):  # type: ignore[misc]  # TRL is not typed.
 
 
 class SFTTrainer(trl.SFTTrainer):  # type: ignore[misc]
-    """TRL's trainer; `model` may be `smollm2`."""
-
-    def __init__(self, model: str | PreTrainedModel, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_resolve_model(model), *args, **kwargs)
-
-
-class DPOTrainer(trl.DPOTrainer):  # type: ignore[misc]
     """TRL's trainer; `model` may be `smollm2`."""
 
     def __init__(self, model: str | PreTrainedModel, *args: Any, **kwargs: Any) -> None:
