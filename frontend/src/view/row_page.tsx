@@ -1,30 +1,24 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 import type { Json, JsonObject } from "../shared/json";
 import { JsonView } from "../shared/json_view";
 import { type Shortcut, useShortcuts } from "../shared/keyboard";
 import { useGet } from "./api";
 import { formatCount } from "./format";
-import { useLibrary } from "./library";
 import { MessageEntry } from "./messages";
 import { link, navigate } from "./route";
-import type { Message, RenderedConversation } from "./types";
-import "./tokens_view.css";
+import type { Message } from "./types";
 
-const STUDENT_KEY = "ludus-student";
 const SIDES = ["messages", "prompt", "completion", "chosen", "rejected"];
 
-/** A row of a data set, as it is stored and as a student sees it. */
+/** A row of a data set, as it is stored. */
 export function RowPage(props: { params: URLSearchParams; onShortcuts: (list: Shortcut[]) => void }) {
   const { params } = props;
   const dataset = params.get("dataset") ?? "";
   const split = params.get("split") ?? "train";
   const number = Number(params.get("number") ?? 0);
-  const { state } = useLibrary();
-  const trainings = state?.entries.filter((entry) => entry.kind === "training") ?? [];
-  const [student, setStudent] = useState(params.get("student") ?? localStorage.getItem(STUDENT_KEY) ?? "");
   const { data, error } = useGet<JsonObject>("row", { dataset, split, number: String(number) });
   const move = (by: number) =>
-    number + by >= 0 && navigate(link("row", { dataset, split, number: String(number + by), student }), { replace: true });
+    number + by >= 0 && navigate(link("row", { dataset, split, number: String(number + by) }), { replace: true });
   const shortcuts: Shortcut[] = [
     { key: "j", label: "Next row", run: () => move(1) },
     { key: "k", label: "Previous row", run: () => move(-1) },
@@ -50,62 +44,8 @@ export function RowPage(props: { params: URLSearchParams; onShortcuts: (list: Sh
         </button>
       </header>
       {error && <p class="notice bad">{error}</p>}
-      <label class="student">
-        <span class="small muted">Student: a model's folder, whose chat template is applied</span>
-        <input
-          class="mono"
-          list="students"
-          value={student}
-          placeholder="models/sft"
-          onChange={(event) => {
-            setStudent(event.currentTarget.value);
-            localStorage.setItem(STUDENT_KEY, event.currentTarget.value);
-            navigate(link("row", { dataset, split, number: String(number), student: event.currentTarget.value }), { replace: true });
-          }}
-        />
-        <datalist id="students">
-          {trainings.map(({ key }) => (
-            <option key={key} value={key} />
-          ))}
-        </datalist>
-      </label>
-      {student && <RenderedRow dataset={dataset} split={split} number={String(number)} student={student} />}
       {data && <Stored row={data} />}
     </main>
-  );
-}
-
-/** The row under the chat template, which takes seconds the first time: a tokenizer is loaded. */
-function RenderedRow(props: { dataset: string; split: string; number: string; student: string }) {
-  const { data, error, stale } = useGet<RenderedConversation[]>("rendered_row", props);
-  if (error) return <p class="notice bad">{error}</p>;
-  if (!data) return <p class="muted">Applying the chat template of {props.student}…</p>;
-  return (
-    <div class="stack" aria-busy={stale}>
-      {data.map((rendered) => (
-        <Rendered key={rendered.name} rendered={rendered} />
-      ))}
-    </div>
-  );
-}
-
-function Rendered({ rendered }: { rendered: RenderedConversation }) {
-  return (
-    <section class="card stack">
-      <div class="row">
-        <h2>As the student sees it{rendered.name && `: ${rendered.name}`}</h2>
-        <span class="badge">{formatCount(rendered.tokens)} tokens</span>
-        <span class="badge good">{formatCount(rendered.loss_tokens)} bear the loss</span>
-      </div>
-      {rendered.unmarked && <p class="notice">No loss mask: {rendered.unmarked}.</p>}
-      <pre class="tokens">
-        {rendered.spans.map((span, at) => (
-          <span key={at} class={`span ${span.loss ? "loss" : ""} ${span.special ? "special" : ""}`}>
-            {span.text}
-          </span>
-        ))}
-      </pre>
-    </section>
   );
 }
 

@@ -198,11 +198,3 @@ export interface RowFacts {
   rejected_reward?: number;
   question: string;
 }
-
-export interface RenderedConversation {
-  name: string;
-  tokens: number;
-  loss_tokens: number;
-  unmarked: string | null;
-  spans: { text: string; loss: boolean; special: boolean }[];
-}

@@ -151,12 +151,9 @@ def answer_query(library: Library, name: str, query: QueryParams) -> object:
             return {**tokens, "model": model, "texts": texts}
         case "rows":
             return library.rows.page(find("dataset"), query.get("split", "train"), *_page(query))
-        case "row" | "rendered_row":
+        case "row":
             split = query.get("split", "train")
-            row = library.rows.read(find("dataset"), split, _number(query, "number"))
-            if name == "row":
-                return row
-            return library.tokenizers.render_row(query.get("student", ""), row)
+            return library.rows.read(find("dataset"), split, _number(query, "number"))
     raise ConfigError(f"There is no api/{name[:100]}.")
 
 

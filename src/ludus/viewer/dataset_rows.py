@@ -1,4 +1,4 @@
-"""Rows of data sets, and the tokenizers that show rows and tokens."""
+"""Rows of data sets, and the tokenizers that show tokens."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _parse_row(line: bytes) -> JsonObject:
 
 
 def forbid_downloads() -> None:
-    """Keep the tokenizers of rows off the network; to be called before Hugging Face is imported."""
+    """Keep the tokenizers off the network; to be called before Hugging Face is imported."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -126,33 +126,6 @@ class Tokenizers:
             if any(not 0 <= each < vocabulary for each in ids):
                 raise RunError(f"These tokens are not of {model}: it has {vocabulary:,} tokens.")
             return [str(tokenizer.decode([each])) for each in ids]
-
-    def render_row(self, model: str, row: JsonObject) -> list[JsonObject]:
-        """The conversations of a row as the student sees them, in spans with and without loss."""
-        from ludus.data.training_row import parse_training_row, row_kind
-
-        if row_kind(row) is None:
-            raise RunError("This row has no conversation to train on.")
-        with self._lock:
-            student = self._load(model)
-            try:
-                parsed = parse_training_row(row)
-                rendered_row = student.render_row(parsed)
-            except ValueError as error:
-                raise RunError(f"The row cannot be rendered: it {error}.") from None
-            return [
-                {
-                    "name": conversation.name,
-                    "tokens": len(rendered.ids),
-                    "loss_tokens": sum(rendered.mask),
-                    "unmarked": None if student.template else student.chat_format,
-                    "spans": [
-                        {"text": span.text, "loss": span.has_loss, "special": span.special}
-                        for span in rendered.text_spans(student.special_tokens)
-                    ],
-                }
-                for conversation, rendered in zip(parsed.conversations, rendered_row, strict=True)
-            ]
 
     def _load(self, name: str) -> Student:
         if name not in self._students:
