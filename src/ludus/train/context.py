@@ -197,13 +197,7 @@ def build_grpo_context(
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
     vision = load_vision_processor(model_ref)
     trl_config = build_trl_grpo_config(config, out)
-    launched = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    sharded = any(os.environ.get(name, "false") == "true" for name in launched)
-    if sharded or trl_config.fsdp or trl_config.deepspeed:
-        raise ConfigError(
-            "A model that is sharded over processes (FSDP, DeepSpeed) cannot decode in one of "
-            "them. Train without sharding, or with TRL's trainer and `environment_factory`."
-        )
+    _check_sharding(trl_config, takes_images=vision is not None)
     return GRPOContext(
         method="grpo", model_ref=model_ref, out=out, config=config, trl_config=trl_config,
         tokenizer=tokenizer, chat_format=chat_format,
@@ -211,6 +205,26 @@ def build_grpo_context(
         environments=environments, rewards=rewards, buckets=buckets,
         started_at=started_at,
     )  # fmt: skip
+
+
+def _check_sharding(trl_config: TrainingArguments, *, takes_images: bool) -> None:
+    """Raise unless GRPO can decode with weights that are divided among processes in this way."""
+    used = {
+        name for name in ("FSDP", "DEEPSPEED")
+        if os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true"
+    }  # fmt: skip
+    if not used and not trl_config.fsdp and not trl_config.deepspeed:
+        return
+    if used != {"FSDP"} or trl_config.fsdp or os.environ.get("FSDP_VERSION") != "2":
+        raise ConfigError(
+            "GRPO supports FSDP2 alone of the ways to divide a model's weights among processes. "
+            "Launch it with `accelerate launch --use_fsdp --fsdp_version 2`."
+        )
+    if takes_images or trl_config.use_vllm:
+        what = "A model that takes images" if takes_images else "`vllm_mode`"
+        raise ConfigError(f"{what} cannot be combined with FSDP in GRPO. Use one process per GPU.")
+    # Every rank checks its decoder with the model's weights, before they are divided.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
 def load_training_tokenizer(

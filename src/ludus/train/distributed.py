@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from ludus.errors import RunError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+    from torch.distributed.fsdp import FSDPModule
 
 Item = TypeVar("Item")
 
@@ -89,10 +90,51 @@ class Distributed:
         import torch
         import torch.distributed
 
+        if sharded_modules(model):
+            return  # FSDP has done so in the backward pass.
         weights = [weight for weight in model.parameters() if weight.requires_grad]
+        (has_gradient,) = self.all_reduce_max([int(any(each.grad is not None for each in weights))])
+        if not has_gradient:
+            return  # With a gradient of 0, momentum would move the weights.
         for weight in weights:
             # A rank without images does not use the weights of the vision tower.
             if weight.grad is None:
                 weight.grad = torch.zeros_like(weight)
             torch.distributed.all_reduce(weight.grad)
             weight.grad /= self.world_size
+
+
+def sharded_modules(model: nn.Module) -> list[FSDPModule]:
+    """The modules of a model whose weights FSDP2 divides among processes."""
+    from torch.distributed.fsdp import FSDPModule
+
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+@contextmanager
+def whole_weights(model: nn.Module) -> Iterator[None]:
+    """Give every rank all weights to read, if FSDP2 divides them; all ranks must enter it.
+
+    Forward passes in it are not collective. After it every one frees the weights that it gathered:
+    by default FSDP keeps some for the backward pass, and an update in between would not reach them.
+    """
+    modules = sharded_modules(model)
+    for module in modules:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.set_reshard_after_forward(True, recurse=False)
+            module.reshard()
+
+
+def set_weight(weight: Tensor, value: Tensor) -> None:
+    """Overwrite a weight, or this rank's part of it, by all of its new value."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if isinstance(weight, DTensor):
+        mesh, placements = weight.device_mesh, weight.placements
+        value = distribute_tensor(value.to(weight.device), mesh, placements, src_data_rank=None)
+    weight.copy_(value)

@@ -73,7 +73,7 @@ async def test_the_kv_cache_has_as_many_slots_as_the_batch(
     batcher, _ = start_engine(policy, fast=True, max_batch=max_batch)
     async with batcher:
         await sample(batcher, 0)
-    engine = batcher._engine
+    engine = batcher.engine
     assert isinstance(engine, TritonEngine) and engine._runner.cache.num_slots == slots
 
 

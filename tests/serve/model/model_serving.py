@@ -106,7 +106,7 @@ class PausableAgent(PolicyAgent):
 
     def _start_engine(self, policy: Policy) -> RequestBatcher:
         batcher = super()._start_engine(policy)
-        self.engine = PausableEngine(batcher._engine)
+        self.engine = PausableEngine(batcher.engine)
         return RequestBatcher(self.engine, max_batch=batcher.max_batch, batch_wait_s=0.0)
 
 

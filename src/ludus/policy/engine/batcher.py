@@ -119,7 +119,7 @@ class RequestBatcher:
         self, engine: Engine, *, max_batch: int = 64, batch_wait_s: float = BATCH_WAIT_S
     ) -> None:
         self.max_batch = self._configured_max_batch = max_batch
-        self._engine = engine
+        self.engine = engine
         self._batch_wait_s = batch_wait_s
         self._engine_lock = threading.Lock()
         self._last_progress = -STALL_TIMEOUT_S
@@ -168,7 +168,7 @@ class RequestBatcher:
 
     @property
     def stats(self) -> DecodeStats:
-        return self._engine.stats
+        return self.engine.stats
 
     @property
     def is_working(self) -> bool:
@@ -179,14 +179,14 @@ class RequestBatcher:
         """Tell the engine that the model's weights have changed. No request may be waiting."""
         # The engine delivers its last completion before it returns: wait until it has.
         with self._engine_lock:
-            self._engine.refresh()
+            self.engine.refresh()
         # Memory may have been freed since the batch was halved.
         self.max_batch = self._configured_max_batch
 
     def free_cache(self, *, larger_than: int = 0) -> None:
         """Give back the engine's cache, if it takes more bytes than that. No request may wait."""
         with self._engine_lock:
-            self._engine.free_cache(larger_than=larger_than)
+            self.engine.free_cache(larger_than=larger_than)
 
     async def close(self) -> None:
         """Fail all waiting requests, and let the thread end after its current token."""
@@ -277,7 +277,7 @@ class RequestBatcher:
         poll = poll_requests if allow_joining else no_more_requests
         try:
             with self._engine_lock, short_switch_interval(), without_cudnn_sdpa():
-                self._engine.run([each.request for each in requests], deliver, is_wanted, poll)
+                self.engine.run([each.request for each in requests], deliver, is_wanted, poll)
             return
         except Exception as error:
             # The traceback's frames would keep the failed batch's tensors alive during the retry.

@@ -31,7 +31,7 @@ from ludus.train.grpo.advantages import (
 )
 from ludus.train.grpo.curriculum import Curriculum
 from ludus.train.grpo.grpo_config import GRPOConfig
-from ludus.train.grpo.policy_agent import TrainingPolicyAgent
+from ludus.train.grpo.policy_agent import TrainingPolicyAgent, current_policy
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
 if TYPE_CHECKING:
@@ -73,13 +73,10 @@ class GroupRollouts:
         first_task, first_episode = (step - 1) * config.groups, (step - 1) * config.episodes
         if self.curriculum is not None:
             self.curriculum.draw(range(first_task, first_task + config.groups), f"{step}")
-        trainer.model.eval()
-        with self.distributed.raise_on_all_ranks():
-            self.worker.run(agent.refresh_weights())
+        with self.distributed.raise_on_all_ranks(), current_policy(self.worker, trainer.model):
             indices = range(config.episodes)[self._own_episodes]
             phase = f"Playing step {step:,}"
             episodes = self.worker.play(self.plan, [first_episode + at for at in indices], phase)
-        trainer.model.train()
         self.episodes = self.distributed.all_gather(episodes)
         with self.distributed.raise_on_all_ranks():
             if self.distributed.is_main:

@@ -14,7 +14,7 @@ from ludus.data.paired_rewards import Rewards, is_better
 from ludus.data.training_log import LogEntry, step_number
 from ludus.diagnose.detectors import DegradationDetector, SignalDetector
 from ludus.train.context import GRPOContext
-from ludus.train.distributed import Distributed
+from ludus.train.distributed import Distributed, whole_weights
 from ludus.train.grpo.learning_rate import restore_scheduled_lr
 from ludus.train.output.checkpoints import BestModel, load_best, read_best, save_best
 
@@ -81,9 +81,10 @@ class HealthMonitor:
             ):  # fmt: skip
                 return
         self.best = BestModel(step, fmean(scored))
-        with self._distributed.raise_on_all_ranks():
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with self._distributed.raise_on_all_ranks(), whole_weights(model):
             if self._distributed.is_main:
-                save_best(self.out, trainer.accelerator.unwrap_model(trainer.model), self.best)
+                save_best(self.out, model, self.best)
 
     def decide(self) -> Action:
         """What to do before the next step, agreed among all ranks."""

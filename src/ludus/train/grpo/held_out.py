@@ -14,7 +14,7 @@ from ludus.rollout.plan import purpose_seed
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.distributed import Distributed
 from ludus.train.grpo.group_rollouts import format_metrics
-from ludus.train.grpo.policy_agent import TrainingPolicyAgent
+from ludus.train.grpo.policy_agent import current_policy
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
 Purpose = Literal["held-out", "fresh"]
@@ -35,26 +35,17 @@ class HeldOutEvaluator:
 
     def play(self, trainer: Any, purpose: Purpose, when: str) -> Sequence[Episode]:
         """The episodes of all ranks, in the order of tasks."""
-        model = trainer.model
-        training = model.training
-        model.eval()
-        try:
-            with self.distributed.raise_on_all_ranks():
-                agent = self.worker.agent
-                assert isinstance(agent, TrainingPolicyAgent)
-                self.worker.run(agent.refresh_weights())
-                plan = self.worker.plan(
-                    f"{self.run_id}-{purpose}", seed=purpose_seed(purpose, self.seed), group_size=1,
-                    choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
-                    split="validation" if purpose == "held-out" else "test",
-                )  # fmt: skip
-                rank, world_size = self.distributed.rank, self.distributed.world_size
-                bounds = [self.num_episodes * at // world_size for at in (rank, rank + 1)]
-                phase = f"Playing {purpose} tasks {when}"
-                episodes = self.worker.play(plan, range(*bounds), phase, in_log=purpose == "fresh")
-            episodes = self.distributed.all_gather(episodes)
-        finally:
-            model.train(training)
+        with self.distributed.raise_on_all_ranks(), current_policy(self.worker, trainer.model):
+            plan = self.worker.plan(
+                f"{self.run_id}-{purpose}", seed=purpose_seed(purpose, self.seed), group_size=1,
+                choose=evenly(self.buckets, self.num_episodes) if self.buckets else None,
+                split="validation" if purpose == "held-out" else "test",
+            )  # fmt: skip
+            rank, world_size = self.distributed.rank, self.distributed.world_size
+            bounds = [self.num_episodes * at // world_size for at in (rank, rank + 1)]
+            phase = f"Playing {purpose} tasks {when}"
+            episodes = self.worker.play(plan, range(*bounds), phase, in_log=purpose == "fresh")
+        episodes = self.distributed.all_gather(episodes)
         self.worker.on_phase(PhaseProgress("Training"))
         return episodes
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ludus.train.acceleration import compile_layers
 from ludus.train.data.rows import IGNORE_INDEX
+from ludus.train.distributed import sharded_modules
 from ludus.train.grpo.packed_groups import (
     EpisodeTokens,
     pack_groups,
@@ -120,7 +121,11 @@ class LogprobScorer:
         usual = self.accelerator.autocast
         autocast = torch.autocast("cuda", torch.float16) if finer else usual()
         with autocast, self._forward(episodes, layout, images or {}, wrapped=not finer) as scores:
-            if not finer or scores.logprobs.isfinite().all():
+            fits = scores.logprobs.isfinite().all()
+            if finer and sharded_modules(self.model):
+                # All ranks make the same passes.
+                fits = self.accelerator.gather(fits.reshape(1)).all()
+            if not finer or fits:
                 yield scores
                 return
         # The model's activations are too large for float16.
@@ -148,7 +153,9 @@ class LogprobScorer:
                     pass
             difference = (packed.logprobs - rows.logprobs).abs()
             exact = self.accelerator.mixed_precision == "no"
-            measured = float(difference.max() if exact else difference.mean())
+            measured = 0.0
+            if difference.numel():
+                measured = float(difference.max() if exact else difference.mean())
             if not measured < (MAX_ROUNDING if exact else MAX_MEAN_ROUNDING):
                 reason = f"log-probabilities differ by {measured:.2g}"
         except (TypeError, ValueError, RuntimeError) as error:

@@ -50,7 +50,7 @@ class EpisodeTokens:
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        return self.ids[: self.sampled.index(1)] if self.ids else ()
+        return self.ids[: self.sampled.index(1) if self.logprobs else 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,9 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             context.rewards.weights(worker.names)  # Raises if two rewards have one name.
             trainer = build_trainer(context, model, callback, rollouts)
             worker.agent = agent = build_policy_agent(context, trainer)
-            # Before training: engines inspect the forward method, which the trainer wraps.
+            # Before training: engines inspect the forward method, which the trainer wraps, and
+            # weights that FSDP divides then.
+            trainer.model.to(context.trl_config.device)
             worker.run(agent.ensure_loaded())
             progress.say(f"Rollouts by {agent.engine_description}")
             if config.zero_variance_groups != "keep" and context.trl_config.beta:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import ConfigError
@@ -20,10 +21,16 @@ from ludus.policy.engine.engine_api import (
     PollRequests,
     Request,
 )
+from ludus.policy.engine.hf_decoder import HFDecoder
 from ludus.policy.load import Policy
 from ludus.policy.sampling_config import eos_token_ids
 from ludus.train.context import GRPOContext
+from ludus.train.distributed import whole_weights
 from ludus.train.grpo.grpo_config import GRPOConfig
+from ludus.train.grpo.rollout_worker import RolloutWorker
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class TrainingPolicyAgent(PolicyAgent):
@@ -63,6 +70,11 @@ class TrainingPolicyAgent(PolicyAgent):
         # In a thread: all weights are copied, and the event loop has open sessions to serve.
         await asyncio.to_thread(batcher.refresh)
 
+    @property
+    def decodes_with_model(self) -> bool:
+        """Whether the engine has no copy of the weights."""
+        return self._runtime is not None and isinstance(self._runtime.batcher.engine, HFDecoder)
+
     def free_cache(self, *, larger_than: int = 0) -> None:
         """Give back the memory of the engine's cache, if it takes more bytes than that."""
         if self._runtime is not None:
@@ -80,6 +92,27 @@ def build_policy_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgen
     engine = VllmEngine(trainer) if config.vllm_mode else None
     max_batch = config.episodes // context.distributed.world_size
     return TrainingPolicyAgent(policy, config, engine=engine, max_batch=max_batch)
+
+
+@contextmanager
+def current_policy(worker: RolloutWorker, model: nn.Module) -> Iterator[TrainingPolicyAgent]:
+    """Let the worker play with the current weights of the model under training.
+
+    All ranks must enter it: weights that FSDP divides are gathered, as long as the engine reads
+    them.
+    """
+    agent, training = worker.agent, model.training
+    assert isinstance(agent, TrainingPolicyAgent)
+    model.eval()
+    try:
+        with ExitStack() as gathered:
+            gathered.enter_context(whole_weights(model))
+            worker.run(agent.refresh_weights())
+            if not agent.decodes_with_model:
+                gathered.close()
+            yield agent
+    finally:
+        model.train(training)
 
 
 def check_vllm_installed() -> None:

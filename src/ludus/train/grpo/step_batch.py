@@ -54,6 +54,11 @@ class StepBatch:
             weights.repeat_interleave(counts).to(device),
         )  # fmt: skip
 
+    def placeholder(self) -> StepBatch:
+        """A batch of two tokens, neither of them sampled, for ranks that have nothing to compute."""
+        tokens, empty = EpisodeTokens((0, 0), (0, 0), ()), self.advantages[:0]
+        return StepBatch((), (tokens,), self.lengths[:0], empty, empty, empty)
+
     @property
     def has_signal(self) -> bool:
         return bool(self.advantages.any())

@@ -78,6 +78,9 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
             reward_funcs=_scored_by_rollouts,
             peft_config=build_peft_config(config.lora) if config.lora else None,
         )  # fmt: skip
+        if self.is_sharded:
+            # Whole weights are float32, and autocast rounds them, as without FSDP.
+            self.accelerator.state.fsdp_plugin.mixed_precision_policy = None
         add_callback(self, callback, EVENTS)
         self.rollouts, self.distributed, self.say = (
             rollouts, context.distributed, context.progress.say,
@@ -202,6 +205,9 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
             except torch.OutOfMemoryError:
                 # Handled below: until here the traceback's frames keep the activations alive.
                 pass
+            if self.is_sharded:
+                # Other ranks wait for this one in the middle of a pass.
+                raise self.memory.error(self.args.device)
             self.model.zero_grad(set_to_none=True)
             self.rollouts.free_decoder_memory()
             release_gpu_memory()
@@ -258,11 +264,22 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         return total
 
     def _parts(self, batch: StepBatch) -> Iterator[StepBatch]:
-        """Parts of the batch, in its order, as large as memory allows."""
+        """Parts of the batch, in its order, as large as memory allows.
+
+        With FSDP a forward pass gathers weights of all ranks, so all make the same number: ranks
+        that are done compute a placeholder.
+        """
         start = 0
-        while start < len(batch.episodes):
-            stop = self.memory.next_stop(batch.episodes, start, self.scorer.size, self)
-            yield batch.part(start, stop)
+        while True:
+            remaining = start < len(batch.episodes)
+            if not remaining and not self.is_sharded:
+                return
+            if self.is_sharded and not any(self.distributed.all_gather([remaining])):
+                return
+            stop = start
+            if remaining:
+                stop = self.memory.next_stop(batch.episodes, start, self.scorer.size, self)
+            yield batch.part(start, stop) if remaining else batch.placeholder()
             start = stop
 
     def _score_precisely(self, batch: StepBatch) -> Tensor:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ludus.data.files import write_atomically
 from ludus.data.tool_schema import JsonObject
 from ludus.errors import RunError
+from ludus.train.distributed import set_weight
 
 if TYPE_CHECKING:
     from torch import nn
@@ -157,7 +158,7 @@ def load_best(out: Path, model: nn.Module) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.requires_grad:
-                weight.copy_(stored[name])
+                set_weight(weight, stored[name])
 
 
 def best_model_folder(out: Path) -> Path:
