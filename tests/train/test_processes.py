@@ -16,13 +16,22 @@ from ludus.train import Lora
 from train.sample_rows import dpo_row, sft_data, write_jsonl
 from train.short_runs import read_curve, train_config
 
+DDP = ("--multi_gpu", "-m", "ludus")
+"""Also starts several processes on CPUs."""
+FSDP = (
+    *("--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+    *("-m", "train.fsdp_on_cpus"),
+)
 
-def launch(processes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """`accelerate launch -m ludus ...`; --multi_gpu also starts several processes on CPUs."""
-    launcher = (sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu")
+
+def launch(
+    processes: int, *arguments: object, program: tuple[str, ...] = DDP
+) -> subprocess.CompletedProcess[str]:
+    """`accelerate launch -m ludus ...`"""
+    launcher = (sys.executable, "-m", "accelerate.commands.launch")
     options = ("--num_processes", str(processes), "--main_process_port", "0")
     return subprocess.run(
-        [*launcher, *options, "-m", "ludus", *map(str, arguments)],
+        [*launcher, *options, *program, *map(str, arguments)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -62,8 +71,8 @@ def test_two_processes_train_an_adapter_with_dpo(tmp_path: Path) -> None:
     base = str(saved(tmp_path / "base"))
     data = write_jsonl(tmp_path / "d" / "train.jsonl", map(dpo_row, range(8)))
     process = launch(
-        2, "train", "dpo", data, "--model", base, "-o", tmp_path / "two", *QUICK, "--lora",
-        "--lora-rank", 4,
+        2, "train", "dpo", data, "--model", base, "-o", tmp_path / "two", *QUICK,
+        "--lora", "r=4",
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     config = train_config(batch_size=4, learning_rate=1e-2, lora=Lora(rank=4))

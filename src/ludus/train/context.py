@@ -197,7 +197,7 @@ def build_grpo_context(
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
     vision = load_vision_processor(model_ref)
     trl_config = build_trl_grpo_config(config, out)
-    _check_sharding(trl_config, takes_images=vision is not None)
+    check_sharding(trl_config, takes_images=vision is not None)
     return GRPOContext(
         method="grpo", model_ref=model_ref, out=out, config=config, trl_config=trl_config,
         tokenizer=tokenizer, chat_format=chat_format,
@@ -207,7 +207,7 @@ def build_grpo_context(
     )  # fmt: skip
 
 
-def _check_sharding(trl_config: TrainingArguments, *, takes_images: bool) -> None:
+def check_sharding(trl_config: TrainingArguments, *, takes_images: bool) -> None:
     """Raise unless GRPO can decode with weights that are divided among processes in this way."""
     used = {
         name for name in ("FSDP", "DEEPSPEED")

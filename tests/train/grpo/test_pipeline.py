@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from ludus import Episode, grpo
 from ludus.environment.task_splits import key_digest, split_of
@@ -27,7 +28,7 @@ from train.grpo.toy_environments import (
     small_config,
 )
 from train.short_runs import RecordingProgress, read_curve
-from train.test_processes import launch
+from train.test_processes import DDP, FSDP, launch
 
 
 class CudnnProbe(RecordingProgress):
@@ -159,38 +160,58 @@ def test_an_environment_with_too_few_tasks_is_named(model: Path, tmp_path: Path)
     assert sum("Pick has too few different tasks" in text for text in seen.messages) == 1
 
 
+SHORT = ("--steps", 2, "--groups", 3, "--group-size", 4, "--eval-every", 0)
+
+
 def launch_two_processes(
-    monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *options: object
-) -> Any:
+    monkeypatch: pytest.MonkeyPatch, spec: str, model: Path, out: Path, *options: object,
+    program: tuple[str, ...] = DDP,
+) -> Any:  # fmt: skip
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(Path(__file__).parents[2]), *sys.path)))
     return launch(
-        2, "train", "grpo", spec, "--model", model, "-o", out, "--steps", 2, "--groups", 3,
-        "--group-size", 4, "--max-episode-tokens", 64, "--learning-rate", 3e-3, "--device", "cpu",
-        "--precision", "fp32", "--report-to", "none", "--eval-every", 0, *options,
+        2, "train", "grpo", spec, "--model", model, "-o", out, "--max-episode-tokens", 64,
+        "--learning-rate", 3e-3, "--device", "cpu", "--precision", "fp32", "--report-to", "none",
+        *options, program=program,
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("program", [DDP, pytest.param(FSDP, marks=pytest.mark.slow)])
 def test_two_processes_train_like_one(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: tuple[str, ...], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = launch_two_processes(monkeypatch, FLAT, model, tmp_path / "two", "--seed", 2)
+    """Also in steps in which one process or both have no learning signal."""
+    options = ("--steps", 6, "--groups", 4, "--group-size", 4, "--seed", 2, "--eval-every", 3)
+    done = launch_two_processes(
+        monkeypatch, FLAT, model, tmp_path / "two", *options, "--set", "eval_episodes=6",
+        program=program,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    config = small_config(steps=2, groups=3, group_size=4, seed=2)
+    config = small_config(steps=6, groups=4, seed=2, eval_every=3, eval_episodes=6)
     grpo(FLAT, str(model), tmp_path / "one", config)
-    one, two = (read_episodes(tmp_path / run) for run in ("one", "two"))
-    facts = [[(e.seed, e.group_id, e.messages) for e in run[:12]] for run in (one, two)]
+    one, two = (read_curve(tmp_path / run) for run in ("one", "two"))
+    depends_on_processes = {"micro_batches", "reused"}
+    for line, other in zip(one, two, strict=True):
+        assert line.keys() == other.keys()
+        for name in line.keys() - depends_on_processes:
+            if not name.startswith("time/"):
+                assert line[name] == pytest.approx(other[name], rel=1e-3, abs=1e-6), name
+    assert any(line.get("trained") == 0 for line in one[1:]), "a step without a gradient"
+    assert any(0 < line.get("zero_variance", 0) < 1 for line in one)
+    facts = [
+        [(each.seed, each.group_id, each.messages) for each in read_episodes(tmp_path / run)]
+        for run in ("one", "two")
+    ]
     assert facts[0] == facts[1]
-    first, other = read_curve(tmp_path / "one")[0], read_curve(tmp_path / "two")[0]
-    assert 0 < first["zero_variance"] < 1
-    for name in ("reward", "zero_variance", "trained", "format", "length", "grad_norm"):
-        assert first[name] == pytest.approx(other[name], rel=1e-3)
+    weights = [load_file(tmp_path / run / "model.safetensors") for run in ("one", "two")]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.slow
 def test_two_processes_draw_the_same_curriculum_as_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--curriculum", "level=0..3")
+    options = (*SHORT, "--curriculum", "level=0..3")
     done = launch_two_processes(monkeypatch, LEVELS, model, tmp_path / "two", *options)
     assert done.returncode == 0, done.stderr
     config = small_config(groups=3, curriculum=("level=0..3",), device="cpu")
@@ -210,7 +231,7 @@ def judge(episode: Episode) -> float:
 def test_an_error_on_another_rank_is_reported_once(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reward = ("--reward-func", "train.grpo.test_pipeline:judge")
+    reward = (*SHORT, "--reward-func", "train.grpo.test_pipeline:judge")
     done = launch_two_processes(monkeypatch, PICK, model, tmp_path / "out", *reward)
     assert done.returncode == 1
     assert done.stderr.count("the judge is down") == 1

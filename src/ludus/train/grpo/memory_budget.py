@@ -77,8 +77,9 @@ class MemoryBudget:
             free = gpu_memory_share(device) - torch.cuda.memory_allocated(device)
             weights = [each for each in trainer.model.parameters() if each.requires_grad]
             if not trainer.optimizer.state:
-                # The two moments of Adam are still to be allocated.
-                free -= 2 * sum(each.numel() * each.element_size() for each in weights)
+                # The two moments of Adam are still to be allocated; FSDP divides them, too.
+                parts = (getattr(each, "_local_tensor", each) for each in weights)
+                free -= 2 * sum(each.numel() * each.element_size() for each in parts)
             limit = min(MAX_TOKENS, max(1, int(USED_FRACTION * free / self.bytes_per_token)))
         return limit if self.max_tokens is None else min(limit, self.max_tokens)
 
@@ -107,7 +108,7 @@ class MemoryBudget:
         return self.part_tokens
 
     def error(self, device: torch.device) -> OutOfMemory:
-        """The error if not even a single episode fits."""
+        """The error if the last part does not fit, and cannot be made smaller."""
         import torch
 
         others = ""
@@ -116,6 +117,7 @@ class MemoryBudget:
             held = total - free - torch.cuda.memory_reserved(device)
             others = f"; other processes hold {held / GIB:.1f} of {total / GIB:.1f} GiB"
         return OutOfMemory(
-            f"The GPU ran out of memory with a single episode of {self.part_tokens:,} tokens"
-            f"{others}. Use `gradient_checkpointing`, `lora`, or a smaller `max_episode_tokens`."
+            f"The GPU ran out of memory with {self.part_tokens:,} tokens at once{others}. Use "
+            f"{'a smaller `batch_size`, ' * (self.part_rows > 1)}"
+            "`gradient_checkpointing`, `lora`, or a smaller `max_episode_tokens`."
         )

@@ -55,7 +55,7 @@ class StepBatch:
         )  # fmt: skip
 
     def placeholder(self) -> StepBatch:
-        """A batch of two tokens, neither of them sampled, for ranks that have nothing to compute."""
+        """A batch of two tokens, neither of them sampled, for ranks that have nothing left."""
         tokens, empty = EpisodeTokens((0, 0), (0, 0), ()), self.advantages[:0]
         return StepBatch((), (tokens,), self.lengths[:0], empty, empty, empty)
 
