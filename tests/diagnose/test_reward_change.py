@@ -135,7 +135,7 @@ def test_few_tasks_have_no_interval() -> None:
 def test_steps_without_new_episodes_count_as_steps() -> None:
     lines = [{"step": step, **({"reward": 0.5} if step % 2 else {})} for step in range(1, 13)]
     diagnosis = diagnose(lines)
-    assert (diagnosis.steps, diagnosis.window) == (12, 3)
+    assert (diagnosis.steps, diagnosis.window, len(diagnosis.curve)) == (12, 3, 6)
     assert (
         diagnosis.verdicts[0].name == "too short to tell"
         and "6 steps" in diagnosis.verdicts[0].finding

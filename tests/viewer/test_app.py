@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_one_episode_comes_with_the_attempts_at_its_task(viewed: Viewed) -> None
     detail = viewed.get("episode", run="runs/first", line=1)
     assert detail["episode"]["messages"][1]["content"] == "word 1"
     assert [each["line"] for each in detail["attempts"]] == [0, 1, 2]
-    assert not detail["has_tokens"]
+    assert detail["advantages"] is None and not detail["has_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +123,23 @@ def test_a_bad_question_is_answered_with_one_sentence(
     assert answer["detail"].endswith(".")
 
 
-def test_a_training_has_the_curves_of_its_log(folder: Path) -> None:
+def test_advantages_are_those_of_the_group_and_step(folder: Path) -> None:
     run = folder / "models" / "grpo"
-    write_episodes(run, make_episode(0, "x"))
-    (run / "training.json").write_text('{"kind": "grpo"}')
+    for number, (step, reward) in enumerate([(1, 0.0), (1, 1.0), (2, 1.0), (2, 1.0)]):
+        agent = {"provider": "hf", "model": "m", "step": step}
+        write_episodes(run, make_episode(number, "x", reward=reward, agent=agent))
+    record = {"kind": "grpo", "settings": {"credit": "episode"}}
+    (run / "training.json").write_text(json.dumps(record))
     (run / "log.jsonl").write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "reward": 1.0}\n')
     with viewing(folder / "models") as viewed:
         viewed.wait_until_indexed()
+        advantages = [
+            viewed.get("episode", run="models/grpo", line=line)["advantages"] for line in range(4)
+        ]
         curves = viewed.get("entry", key="models/grpo")["curves"]
+    assert advantages[0][0] == pytest.approx(-0.5)
+    assert advantages[1][0] == pytest.approx(0.5)
+    assert advantages[2:] == [[0.0], [0.0]]
     assert {
         "key": "reward",
         "title": "Reward",

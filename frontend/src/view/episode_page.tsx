@@ -94,18 +94,18 @@ export function EpisodePage(props: { params: URLSearchParams; onShortcuts: (list
               </button>
             ))}
           </div>
-          {tab === "tokens" && data.has_tokens && <TokensView run={run} line={line} />}
+          {tab === "tokens" && data.has_tokens && <TokensView run={run} line={line} advantages={data.advantages} />}
           {tab === "fields" && (
             <div class="card">
               <JsonView value={episode as unknown as Json} />
             </div>
           )}
           {(tab === "transcript" || (tab === "tokens" && !data.has_tokens)) && (
-            <EpisodeTranscript key={`${run}:${line}`} episode={episode} />
+            <EpisodeTranscript key={`${run}:${line}`} episode={episode} advantages={data.advantages} />
           )}
         </div>
         <aside class="stack episode-side">
-          <Facts episode={episode} run={run} />
+          <Facts episode={episode} run={run} advantages={data.advantages} />
           <Attempts detail={data} />
         </aside>
       </div>
@@ -126,7 +126,7 @@ function attemptsLink({ run, line, attempts }: EpisodeDetail): string {
   return link("attempts", { episode: [`${run}:${line}`, ...others.map((each) => `${each.run}:${each.line}`)] });
 }
 
-function Facts({ episode, run }: { episode: Episode; run: string }) {
+function Facts({ episode, run, advantages }: { episode: Episode; run: string; advantages: number[] | null }) {
   const { timing, usage } = episode;
   const seconds = timing ? (Date.parse(timing.ended_at) - Date.parse(timing.started_at)) / 1000 : null;
   const parts = Object.entries(episode.rewards ?? {});
@@ -148,6 +148,12 @@ function Facts({ episode, run }: { episode: Episode; run: string }) {
             <dd>{formatNumber(value)}</dd>
           </>
         ))}
+        {advantages?.length && new Set(advantages).size === 1 && (
+          <>
+            <dt>Advantage</dt>
+            <dd>{formatNumber(advantages[0])}</dd>
+          </>
+        )}
         <dt>Turns</dt>
         <dd>
           {episode.turns}

@@ -96,8 +96,8 @@ export function MessageEntry(props: {
 }
 
 /** The transcript of an episode: every reply with the reward of its turn, the last one in the colour of the outcome. */
-export function EpisodeTranscript(props: { episode: Episode }) {
-  const { episode } = props;
+export function EpisodeTranscript(props: { episode: Episode; advantages: number[] | null }) {
+  const { episode, advantages } = props;
   const lastReply = episode.messages.findLastIndex((message) => message.role === "assistant");
   const outcome = outcomeTone(episode.reward, episode.rewards?.solved);
   let turn = -1;
@@ -111,6 +111,7 @@ export function EpisodeTranscript(props: { episode: Episode }) {
           `turn ${turn + 1}`,
           episode.explored_turns?.includes(turn) && "random action",
           progress !== undefined && `progress ${formatNumber(progress)}`,
+          advantages?.[turn] !== undefined && `advantage ${formatNumber(advantages[turn])}`,
         ];
         return (
           <MessageEntry

@@ -178,6 +178,7 @@ export interface EpisodeDetail {
   episode: Episode;
   has_tokens: boolean;
   attempts: EpisodeRow[];
+  advantages: number[] | null;
 }
 
 export interface Tokens {

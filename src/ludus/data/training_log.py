@@ -1,4 +1,4 @@
-"""The log of a training run: `log.jsonl`, one line per logged step."""
+"""The log of a training run: `log.jsonl`, one line per logged step; and its curves as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -178,3 +179,28 @@ def read_bucket_metrics(entry: LogEntry) -> dict[str, BucketMetrics]:
         success = metric(entry, f"{_PREFIX}{label}/{_SUCCESS}")
         buckets[label] = BucketMetrics(metric(entry, key) or 0.0, success)
     return buckets
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(
+    values: Sequence[float],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    width: int = 40,
+) -> str:
+    """The curve of a training log as a line of block characters; several values share a block.
+
+    Scaled to the given range, by default from the lowest to the highest value. Empty for a single
+    value without a range.
+    """
+    if len(values) < (2 if low is None else 1):
+        return ""
+    size = min(width, len(values))
+    edges = [number * len(values) // size for number in range(size + 1)]
+    means = [fmean(values[start:end]) for start, end in pairwise(edges)]
+    low, high = min(means) if low is None else low, max(means) if high is None else high
+    top, span = len(_BLOCKS) - 1, (high - low) or 1.0
+    return "".join(_BLOCKS[min(top, max(0, round(top * (mean - low) / span)))] for mean in means)

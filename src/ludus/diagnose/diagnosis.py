@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from ludus.data.interval_estimates import MeanEstimate
 from ludus.data.json_files import int_field, object_field
 from ludus.data.tool_schema import JsonObject
-from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, LogEntry, read_log
+from ludus.data.training_log import EPISODES_FILE, RECORD_FILE, LogEntry, metric_values, read_log
 from ludus.diagnose.episode_stats import RunEpisodes, TokenLimits, read_episode_stats
 from ludus.diagnose.reward_change import (
     RewardChange,
@@ -48,6 +48,7 @@ class Diagnosis:
     """Reward change for each environment and each reward function; empty if there is only one."""
     metrics: Mapping[str, tuple[float, float]]
     seconds: Mapping[str, float]
+    curve: tuple[float, ...]
     held_out: tuple[tuple[int, float], ...]
     curriculum: tuple[BucketStats, ...]
     verdicts: tuple[Verdict, ...]
@@ -62,7 +63,7 @@ def diagnose(
     """
     log = StepLog.from_entries(entries, completed_steps=completed_steps)
     if not log.entries:
-        return Diagnosis(0, 0, None, None, (), {}, {}, log.held_out, (), ())
+        return Diagnosis(0, 0, None, None, (), {}, {}, (), log.held_out, (), ())
     buckets = bucket_stats(log.entries)
     change, components = reward_change(log, episodes), component_changes(log)
     windows = {
@@ -82,6 +83,7 @@ def diagnose(
             if first is not None and last is not None
         },
         seconds={phase: seconds for phase, seconds in phases.items() if seconds is not None},
+        curve=tuple(metric_values(log.entries, "reward")),
         held_out=log.held_out,
         curriculum=buckets,
         verdicts=tuple(apply_rules(log, episodes, change, components, buckets)),

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from ludus.curation.load_episodes import check_load_condition
-from ludus.data.episode import SOLVED_PART, StopReason
+from ludus.data.episode import SOLVED_PART, Episode, StopReason
 from ludus.data.interval_estimates import query_mean_reward
 from ludus.data.locked_database import quote_sql
 from ludus.data.stage_output import StageOutput
@@ -269,6 +270,7 @@ def search_condition(text: str) -> str:
 
 
 _MAX_ATTEMPTS = 64
+_DEFAULT_GAE_LAMBDA = 1.0
 
 
 def read_fields(index: EpisodeIndex, run: str, line: int) -> JsonObject:
@@ -285,7 +287,7 @@ def read_fields(index: EpisodeIndex, run: str, line: int) -> JsonObject:
 def describe_episode(
     entry: StageOutput, line: int, index: EpisodeIndex, queries: EpisodeQueries
 ) -> JsonObject:
-    """Query an episode without its tokens, and the attempts at its task."""
+    """Query an episode without its tokens, the attempts at its task, and its advantages."""
     fields = read_fields(index, entry.shown_path, line)
     has_tokens = fields.pop("tokens", None) is not None
     group = EpisodeFilter(runs=(entry.shown_path,), group_id=str(fields.get("group_id")))
@@ -296,4 +298,36 @@ def describe_episode(
         "episode": fields,
         "has_tokens": has_tokens,
         "attempts": attempts,
+        "advantages": _compute_advantages(entry, line, index, attempts),
     }
+
+
+def _compute_advantages(
+    entry: StageOutput, line: int, index: EpisodeIndex, attempts: list[JsonObject]
+) -> list[float] | None:
+    """The advantage of each turn within the episode's group, before GRPO divides it by a deviation.
+
+    None outside of a GRPO training, and for an unscored episode.
+    """
+    if entry.record.get("kind") != "grpo":
+        return None
+    from ludus.train.grpo.advantages import TurnCredit, turn_advantages
+
+    step = next((each["step"] for each in attempts if each["line"] == line), None)
+    lines = [each["line"] for each in attempts if each["step"] == step]
+    try:
+        file = index.find_file(entry.shown_path)
+        group = [Episode.from_line(file.read_line(each)) for each in lines]
+    except ValidationError:
+        return None
+    by_turn = entry.settings.get("credit") == "turn"
+    credit = TurnCredit(entry.settings.get("gae_lambda", _DEFAULT_GAE_LAMBDA))
+    returns = [
+        None if each.reward is None else credit.returns(each) if by_turn else (each.reward,)
+        for each in group
+    ]
+    if line not in lines or returns[lines.index(line)] is None:
+        return None
+    at = lines.index(line)
+    advantages = turn_advantages(returns, len(group), "none")[at]
+    return list(advantages if by_turn else advantages * max(1, group[at].turns))

@@ -11,6 +11,7 @@ from ludus_process import run_ludus
 
 from cli.collect_cli import error_line
 from cli.in_process import Result, Runner
+from ludus.data.training_log import sparkline
 from ludus.diagnose import read_run
 from ludus.diagnose.reward_change import format_change_with_interval
 from ludus.errors import RunError
@@ -32,17 +33,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(Sample(), tmp_path_factory.mktemp("runs") / "healthy")
 
 
-def test_a_run_is_printed_as_table_and_verdicts(run: Path) -> None:
+def test_a_run_is_printed_as_table_curve_and_verdicts(run: Path) -> None:
     done = run_ludus("diagnose", str(run))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert {"GRPO", "models/student", "wordle"} <= {*lines[0].split()}
-    rows = {line[:15].strip(): line[15:].strip() for line in lines[1:13]}
+    rows = {line[:15].strip(): line[15:].strip() for line in lines[1:14]}
     assert rows["steps"].startswith("150; ") and " 15 " in rows["steps"]
     change = read_run(run).diagnose().reward
     assert change is not None and rows["reward change"] == format_change_with_interval(change)
     assert rows["zero variance"].endswith(" %") and rows["format"] == "97 % -> 97 %"
     assert rows["length"].endswith(" tokens") and "step 0.5 s" in rows["time"]
+    assert rows[""][0] in "▁▂▃" and rows[""][-1] in "▆▇"
     assert lines[-3] == "learned" and lines[-1].startswith("  -> ")
 
 
@@ -161,3 +163,10 @@ def test_a_run_without_steps_is_rejected(log: str | None, tmp_path: Path) -> Non
     if log is not None:
         (folder / "log.jsonl").write_text(log)
     assert str(folder) in error_message(folder)
+
+
+def test_sparkline_scales_to_a_given_range() -> None:
+    assert sparkline([0.0, 0.5, 1.0], low=0.0, high=2.0) == "▁▃▅"
+    assert sparkline([2.0] * 5, low=2.0, high=2.0) == "▁▁▁▁▁"
+    assert sparkline([0.5], low=0.0, high=1.0) == "▅"
+    assert len(sparkline([0.5] * 500, low=0.0, high=1.0, width=60)) == 60

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from ludus.cli.display import status
+from ludus.cli.display import train_display as train_display_module
 from ludus.cli.display.train_display import MetricsDisplay, training_progress
-from ludus.data.training_log import first_and_last_means
+from ludus.data.training_log import first_and_last_means, sparkline
 
 LINE = {
     **{"step": 1, "loss": 0.01, "learning_rate": 1e-6, "grad_norm": 0.83, "entropy": 0.412},
@@ -64,7 +65,9 @@ def test_reward_parts_are_shown_only_if_there_are_several() -> None:
 def test_the_reward_change_compares_first_and_last_means() -> None:
     metrics = metrics_after(*({"reward": number / 100} for number in range(40)))
     reward = row_texts(metrics)["reward"]
-    assert reward == "0.390  (+0.350 since the start)"
+    assert reward.startswith("0.390  (+0.350 since the start)  ▁")
+    assert len(reward.rpartition("  ")[2]) == 40
+    assert dict(metrics.rows(ascii_only=True))["reward"] == "0.390  (+0.350 since the start)"
     assert first_and_last_means([]) is None and first_and_last_means([1.0, 2.0, 5.0]) == (
         1.0,
         5.0,
@@ -86,13 +89,29 @@ def test_a_held_out_reward_is_shown_once_it_is_logged() -> None:
     assert row_texts(metrics)["reward"] == "0.250"
 
 
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ([], ""),
+        ([1.0], ""),
+        ([0.0, 1.0], "▁█"),
+        ([0.5, 0.5, 0.5], "▁▁▁"),
+        ([0.0, 0.0, 0.7, 0.7, 1.4, 1.4], "▁▅█"),
+        ([3.0, 2.0, 1.0], "█▅▁"),
+    ],
+)
+def test_sparkline_scales_to_its_values(values: list[float], line: str) -> None:
+    assert sparkline(values, width=3) == line
+
+
 def draw(width: int, patch: pytest.MonkeyPatch, **more: Any) -> str:
     """Everything that is written to a terminal of this width."""
     to = io.StringIO()
     terminal = Console(
         file=to, force_terminal=True, width=width, soft_wrap=True, legacy_windows=False
     )
-    patch.setattr(status, "console", lambda **_: terminal)
+    for module in (status, train_display_module):
+        patch.setattr(module, "console", lambda **_: terminal)
     with training_progress() as display:
         display.begin(150, None)
         for step in range(1, 31):

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ludus.cli.commands.train import TrainRun, run_training
 from ludus.cli.display import status
+from ludus.cli.display import train_display as display_module
 from ludus.cli.display.train_display import training_progress
 from ludus.errors import ConfigError
 from ludus.train import TrainProgress, TrainResult
@@ -63,7 +64,8 @@ def test_json_events_hold_every_logged_metric(capfd: pytest.CaptureFixture[str])
 
 def test_a_terminal_bar_is_drawn_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120, legacy_windows=False)
-    monkeypatch.setattr(status, "console", lambda **_: terminal)
+    for module in (status, display_module):
+        monkeypatch.setattr(module, "console", lambda **_: terminal)
     with training_progress() as display:
         display.begin(10, None)
         display.step(LINE)

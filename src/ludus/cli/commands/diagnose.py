@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 from ludus.cli import common
 from ludus.cli.display.console import console, escape_control_chars, print_facts, print_text
 from ludus.cli.flags import command, name_command_flags
+from ludus.data.training_log import sparkline
 from ludus.options import Option, expand_path
 
 if TYPE_CHECKING:
     from ludus.diagnose import Diagnosis, RunData
 
+_SPARKLINE_WIDTH = 60
 _VERDICT_STYLES = {"problem": "yellow", "note": "cyan", "good": "green"}
 _LABELS = {"zero_variance": "zero variance", "cut_off": "cut off", "grad_norm": "gradient"}
 _SHARES = ("zero_variance", "format", "done", "cut_off", "out_of_turns", "unscored")
@@ -46,6 +48,7 @@ def diagnose_command(
     translate = partial(name_command_flags, command=("train", "grpo"))
     if as_json:
         fields = asdict(diagnosis)
+        del fields["curve"]
         for change in (fields["reward"], *fields["parts"]):
             if change is not None:
                 change["delta"] = change["final"] - change["initial"]
@@ -91,14 +94,14 @@ def table_rows(run: RunData, diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     if (change := diagnosis.reward) is None:
         yield "reward change", "no episode was scored"
     else:
+        scale = change.scale
         yield "reward change", format_change_with_interval(change)
+        yield "", sparkline(diagnosis.curve, low=scale.low, high=scale.high, width=_SPARKLINE_WIDTH)
         for part in diagnosis.parts:
             yield part.name, format_change_with_interval(part)
         if diagnosis.held_out:
             ends = diagnosis.held_out[:1] + diagnosis.held_out[1:][-1:]
-            texts = (
-                f"{format_reward(value, change.scale)} (step {step:,})" for step, value in ends
-            )
+            texts = (f"{format_reward(value, scale)} (step {step:,})" for step, value in ends)
             yield "held out", " -> ".join(texts)
     for key, (first, last) in diagnosis.metrics.items():
         label = _LABELS.get(key, key.replace("_", " "))

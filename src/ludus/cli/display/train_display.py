@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
-from ludus.cli.display.console import escape_control_chars
+from ludus.cli.display.console import console, escape_control_chars
 from ludus.cli.display.formatting import format_count
 from ludus.cli.display.signals import handle_signals
 from ludus.cli.display.status import PhaseStatus, Status, bar_line, create_status, time_left
 from ludus.cli.flags import name_flags
-from ludus.data.training_log import first_and_last_means, metric_values
+from ludus.data.training_log import first_and_last_means, metric_values, sparkline
 from ludus.rollout.progress import PhaseProgress
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class MetricsDisplay:
 
     def log_texts(self) -> list[str]:
         """Display metrics and pace in one line of a log file."""
-        rows = [f"{name} {text}" for name, text in self.rows()]
+        rows = [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
         return [*(rows or format_metrics(self.latest, _LOSS_FORMATS)), *self.pace_texts()]
 
     def pace_texts(self) -> list[str]:
@@ -113,13 +113,14 @@ class MetricsDisplay:
             *(time_left(self.seconds_left) if self.step < self.total_steps else []),
         ]
 
-    def rows(self) -> list[tuple[str, str]]:
+    def rows(self, *, ascii_only: bool = False) -> list[tuple[str, str]]:
         """Names and texts of the table of GRPO's metrics, below the progress bar."""
         if self.latest.keys().isdisjoint(_GRPO_KEYS):
             return []
         reward = [f"{value:.3f}" for value in self._rewards[-1:]]
         if len(self._rewards) > 1 and (means := first_and_last_means(self._rewards)) is not None:
             reward.append(f"({means[1] - means[0]:+.3f} since the start)")
+        reward.append("" if ascii_only else sparkline(self._rewards))
         # The mean reward of each environment or function, if there are several.
         parts = [
             f"{key.removeprefix('rewards/').removesuffix('/mean')} {value:.3f}"
@@ -214,7 +215,7 @@ class StepsView:
         from rich.text import Text
 
         metrics = self._metrics
-        rows = metrics.rows()
+        rows = metrics.rows(ascii_only=console(stderr=True).options.ascii_only)
         texts = metrics.pace_texts() if rows else metrics.log_texts()
         heading = bar_line(
             "",
