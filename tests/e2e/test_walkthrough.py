@@ -171,7 +171,7 @@ def smaller(words: list[str]) -> list[str]:
         more = [] if "--only" in words or "--from" in words else set_flags(REDUCED[name])
     elif words[:2] == ["train", "grpo"]:
         more = shlex.split("--steps 1 --groups 2 --group-size 2 --max-episode-tokens 16")
-        more += ["--max-turns", "2", "--max-tokens", "16"]
+        more += ["--max-turns", "2", "--set", "max_tokens=16"]
         more += ["--eval-every", "1" if "--eval-every" in words else "0"]
         more += ["--eval-episodes", "2"] if "--eval-every" in words else []
     elif words[0] == "train":

@@ -52,7 +52,7 @@ def total(page: Any) -> str:
 
 
 def wait_for_total(page: Any, text: str) -> None:
-    page.locator(".episodes-list header strong", has_text=text).wait_for()
+    page.locator(".episodes-list header strong", has_text=text).wait_for(timeout=120_000)
 
 
 def selected_row(page: Any) -> int:
