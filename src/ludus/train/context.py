@@ -222,7 +222,9 @@ def check_sharding(trl_config: TrainingArguments, *, takes_images: bool) -> None
         )
     if takes_images or trl_config.use_vllm:
         what = "A model that takes images" if takes_images else "`vllm_mode`"
-        raise ConfigError(f"{what} cannot be combined with FSDP in GRPO. Use one process per GPU.")
+        raise ConfigError(
+            f"{what} cannot be combined with FSDP in GRPO. Use `accelerate launch --multi_gpu`."
+        )
     # Every rank checks its decoder with the model's weights, before they are divided.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
