@@ -21,8 +21,8 @@ from ludus.policy.agent_factory import OPTION_PROVIDERS, AgentConfig, agent_from
 from ludus.policy.chat.chat_format import find_chat_format
 from ludus.policy.device import choose_device, choose_dtype
 from ludus.policy.hf_loading import require_transformers
-from ludus.policy.load import load_tokenizer_from
-from ludus.policy.model_ref import check_model, find_local_model, resolve_model
+from ludus.policy.load import load_tokenizer
+from ludus.policy.model_ref import check_model, find_local_model
 from ludus.rollout.progress import PhaseProgress, ProgressCallback
 
 _LABEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -152,7 +152,7 @@ async def check_local_models(candidates: Sequence[Candidate], progress: Progress
     for config in local:
         require_transformers("Evaluating a local model", "torch")
         choose_dtype(config.dtype, choose_device(config.device))
-        tokenizer = await asyncio.to_thread(load_tokenizer_from, resolve_model(config.model or ""))
+        tokenizer = await asyncio.to_thread(load_tokenizer, config.model or "")
         try:
             find_chat_format(tokenizer, chat_template_kwargs=config.chat_template_kwargs)
         except TemplateUnmarked as error:

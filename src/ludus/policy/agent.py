@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ludus.agents.agent import (
@@ -85,19 +86,18 @@ class PolicyAgent(Agent):
                 "`chat_template_kwargs` cannot be set for a policy that is already loaded. Pass "
                 "them to `ludus.policy.load.load`."
             )
-        self._description: JsonObject | None = None
         self._runtime: PolicyRuntime | None = None
         self._tokens_before_close = 0
         """Tokens sampled by batchers that are closed."""
         self._load_lock = asyncio.Lock()
 
     def describe(self) -> JsonObject:
-        """Describe the model and how it is sampled. Works before the model is loaded.
+        """Describe the model and how it is sampled. Works before the model is loaded."""
+        return dict(self._description)
 
-        The first answer is kept: the files under a name may change from one day to the next.
-        """
-        if self._description is not None:
-            return dict(self._description)
+    @cached_property
+    def _description(self) -> JsonObject:
+        """Kept, because the files under a name may change from one day to the next."""
         policy = self._given_policy
         if policy is None:
             weights = fingerprint_model(self.model)
@@ -111,13 +111,12 @@ class PolicyAgent(Agent):
             "dtype": self._dtype,
             "chat_template_kwargs": template_kwargs,
         }
-        self._description = {
+        return {
             "provider": self.provider,
             "model": self.model,
             **describe_sampling(self._sampling_options, recommended),
             **{name: value for name, value in optional.items() if value},
         }
-        return dict(self._description)
 
     @property
     def concurrency_limit(self) -> int:

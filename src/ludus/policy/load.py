@@ -13,7 +13,6 @@ from ludus.policy.model_ref import (
     ModelKind,
     ModelRef,
     check_model_files,
-    check_model_name,
     fingerprint_model,
     model_load_error,
     resolve_base_model,
@@ -65,7 +64,7 @@ def load(
     device = choose_device(device)
     ref = resolve_model(name)
     # Before the weights, because their errors show within a second.
-    tokenizer = load_tokenizer_from(ref)
+    tokenizer = load_tokenizer(ref)
     chat_format = find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
     vision = load_vision_processor(ref)
     weights = fingerprint_model(name)
@@ -75,23 +74,18 @@ def load(
     return Policy(name, model, tokenizer, chat_format, weights, vision)
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder, a Hub id (`org/name`) or `smollm2`.
+def load_tokenizer(model: str | ModelRef) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder, a Hub id (`org/name`), `smollm2` or a resolved model.
 
     An adapter without a tokenizer uses its base model's. While the Hub cannot be reached, its
     local cache is used. Custom code of a model is not run.
     """
-    check_model_name(name)
+    ref = resolve_model(model) if isinstance(model, str) else model
     require_transformers("Loading a tokenizer")
-    return load_tokenizer_from(resolve_model(name))
-
-
-def load_tokenizer_from(ref: ModelRef) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a resolved model."""
     from transformers import AutoTokenizer
 
     if ref.kind is ModelKind.ADAPTER and not ref.has_tokenizer:
-        return load_tokenizer_from(resolve_base_model(ref))
+        return load_tokenizer(resolve_base_model(ref))
     if ref.kind is ModelKind.FOLDER and not ref.has_tokenizer:
         raise ConfigError(
             f"{ref.name} holds no tokenizer, so it is not a model. Name a folder with a "

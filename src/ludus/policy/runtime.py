@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING
 
 from ludus.data.messages import Message
 from ludus.data.tool_schema import JsonObject
@@ -28,20 +26,8 @@ TRITON_MAX_BATCH = 256
 PROMPT_CACHE_SIZE = 256
 """Tokenized initial prompts; the cache is cleared when it is full. Attempts at one task share a
 prompt and start close together, so a small cache is enough."""
-
-
 MAX_CHARS_ON_LOOP = 50_000
-"""Longer texts are rendered and tokenized by `run_off_loop`."""
-_LONG_TEXT_THREADS = ThreadPoolExecutor(2, thread_name_prefix="ludus-long-text")
-"""Few, because a tokenizer takes some hundred bytes per token."""
-
-Result = TypeVar("Result")
-Args = TypeVarTuple("Args")
-
-
-async def run_off_loop(work: Callable[[*Args], Result], *args: *Args) -> Result:
-    """Process a long text in a thread: on the event loop, everybody else would wait."""
-    return await asyncio.get_running_loop().run_in_executor(_LONG_TEXT_THREADS, work, *args)
+"""Longer texts are rendered and tokenized in a thread: on the event loop, all others would wait."""
 
 
 @dataclass(frozen=True)

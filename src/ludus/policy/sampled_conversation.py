@@ -7,6 +7,7 @@ sampled.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,7 +17,7 @@ from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.policy.chat.incremental_prompt import continuation_ids
 from ludus.policy.chat.reply_parser import ReplyStream
 from ludus.policy.engine.batcher import Completion
-from ludus.policy.runtime import MAX_CHARS_ON_LOOP, PolicyRuntime, run_off_loop
+from ludus.policy.runtime import MAX_CHARS_ON_LOOP, PolicyRuntime
 from ludus.policy.vision.processor import ProcessedImage, process_images
 
 
@@ -80,7 +81,7 @@ class SampledConversation:
             shown = [policy.vision.message_to_text(message) for message in new]
         num_chars = self._num_tool_chars + sum(map(_num_chars, shown))
         if num_chars > MAX_CHARS_ON_LOOP:
-            ids = await run_off_loop(self._render, shown)
+            ids = await asyncio.to_thread(self._render, shown)
         else:
             ids = self._render(shown)
         if policy.vision is not None:

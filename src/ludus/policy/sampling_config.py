@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 _EXTRA_TYPES = {"top_p": float, "top_k": int, "seed": int}
 """The fields of `extra` and their types."""
+_OWN_ARGUMENTS = ("temperature", "max_tokens", "chat_template_kwargs")
+"""Request fields of other providers that have a separate argument."""
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k")
 
 
 def validate_sampling_options(temperature: float | None, extra: Mapping[str, object]) -> JsonObject:
     """Return the options that are set, after checking their names, types and ranges."""
     for name, value in extra.items():
+        if name in _OWN_ARGUMENTS:
+            raise ConfigError(f"`extra` cannot contain {name}. Set `{name}` instead.")
         if name not in _EXTRA_TYPES:
             hint = did_you_mean(name, _EXTRA_TYPES, f"Known fields: {', '.join(_EXTRA_TYPES)}.")
             raise ConfigError(f"Unknown field {name!r} in `extra` of a local model. {hint}")

@@ -19,14 +19,10 @@ from ludus.data.tool_schema import JsonObject
 from ludus.environment.mixture import Mixture
 from ludus.environment.task_buckets import Bucket
 from ludus.errors import ConfigError
-from ludus.policy.chat.chat_format import (
-    ChatFormat,
-    find_chat_format,
-    find_chat_format_with_fallback,
-)
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format
 from ludus.policy.device import device_names
 from ludus.policy.hf_loading import suppress_hf_logging
-from ludus.policy.load import load_tokenizer_from
+from ludus.policy.load import load_tokenizer
 from ludus.policy.model_ref import ModelKind, ModelRef, fingerprint_model, resolve_model
 from ludus.policy.vision.processor import VisionProcessor, load_vision_processor
 from ludus.scoring.reward_functions import RewardFunctions
@@ -173,8 +169,8 @@ def build_offline_context(
     """Resolve the model and build TRL's config; the first place where both are checked."""
     model_ref, tokenizer = load_training_tokenizer(model, out, progress)
     # Whether the rows need tools that the template cannot show is checked on the rows.
-    chat_format = find_chat_format_with_fallback(
-        tokenizer, chat_template_kwargs=config.chat_template_kwargs
+    chat_format = find_chat_format(
+        tokenizer, require_tools=False, chat_template_kwargs=config.chat_template_kwargs
     )
     trl_config = build_trl_config(method, config, out)
     vision = load_vision_processor(model_ref)
@@ -235,7 +231,7 @@ def load_training_tokenizer(
     """Find the model of the context, which must not lie in `out`, and load its tokenizer."""
     model_ref = resolve_model(model)
     check_model_outside(out, model_ref)
-    tokenizer = load_tokenizer_from(model_ref)
+    tokenizer = load_tokenizer(model_ref)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model_ref, tokenizer

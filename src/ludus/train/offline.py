@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ludus.errors import OutOfMemory
 from ludus.policy.device import release_gpu_memory
+from ludus.policy.engine.hf_decoder import max_context_length
 from ludus.policy.hf_loading import require_transformers
 from ludus.policy.model_ref import check_model
 from ludus.rollout.episode_loop import SYSTEM_PROMPT
@@ -172,11 +173,10 @@ def _load_model_and_prepare_data(context: OfflineContext) -> PreTrainedModel:
     context.progress.phase(PhaseProgress(f"Loading {name}", in_log=True))
     model = load_trainable_model(context.model_ref)
     if context.distributed.is_main:
-        positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         prepared = prepare_data(
             tokenized, data, context.method, context.config,
-            context_length=positions if isinstance(positions, int) and positions > 0 else None,
-            folder=context.tokens_dir, image_token=vision.image_token_id if vision else None,
+            context_length=max_context_length(model), folder=context.tokens_dir,
+            image_token=vision.image_token_id if vision else None,
         )  # fmt: skip
         if prepared.truncated:
             context.progress.say(

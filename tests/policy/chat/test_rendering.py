@@ -108,7 +108,7 @@ def test_context_sensitive_tokens_are_not_split_off() -> None:
 
 def test_a_refused_conversation_does_not_affect_the_others() -> None:
     tokenizer = of_family("gemma3")
-    template = find_chat_format(tokenizer, tools=False).template
+    template = tokenizer.chat_template
     conversations = [
         Conversation(row["messages"], row.get("tools")) for row in (TALK, PLAYED, TALK)
     ]

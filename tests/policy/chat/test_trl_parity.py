@@ -9,7 +9,12 @@ from tiny_tokenizers import of_family, with_tokens_of
 from transformers import PreTrainedTokenizerFast
 
 from ludus.errors import TemplateRefused
-from ludus.policy.chat.chat_format import FAMILIES, find_chat_format, set_chat_format
+from ludus.policy.chat.chat_format import (
+    FAMILIES,
+    _trl_replacements,
+    find_chat_format,
+    set_chat_format,
+)
 from ludus.policy.chat.rendering import RenderedConversation, render
 from policy.conversations import ENDED, INSTRUCTED, PLAYED, TALK, TOOLS, Row
 from policy.trl_batches import IdsAndMask, dpo_batch, sft_batch
@@ -37,12 +42,18 @@ def tokenizer_with_ludus_template(family: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def training_template(tokenizer: PreTrainedTokenizerFast) -> str:
+    """TRL's training variant of the tokenizer's template, or that of its chat format."""
+    known = _trl_replacements().get(tokenizer.chat_template)
+    return find_chat_format(tokenizer).template if known is None else known[1]
+
+
 def render_rows(
     rows: list[Row], student: str | PreTrainedTokenizerFast, max_length: int | None = None
 ) -> list[IdsAndMask]:
     """Render rows with Ludus; rows without loss are dropped, as TRL does."""
     tokenizer = of_family(student) if isinstance(student, str) else student
-    template = find_chat_format(tokenizer, tools=False).template
+    template = training_template(tokenizer)
     rendered = [
         render(
             tokenizer,
@@ -117,7 +128,10 @@ def test_trl_fails_on_rows_that_a_template_refuses(tmp_path: Path) -> None:
     tokenizer = of_family("gemma3")
     with pytest.raises(TemplateRefused, match="must alternate"):
         render(
-            tokenizer, PLAYED["messages"], TOOLS, find_chat_format(tokenizer, tools=False).template
+            tokenizer,
+            PLAYED["messages"],
+            TOOLS,
+            training_template(tokenizer),
         )
     with pytest.raises(Exception, match="must alternate"):
         sft_batch([PLAYED], tokenizer, tmp_path)

@@ -234,7 +234,8 @@ def test_long_tools_and_bodies_are_processed_off_the_event_loop(
             each.clear()
         assert served.post(CHAT, {**BODY, "tools": [tool]}).status_code == 400
     assert all(names)
-    assert {name.rpartition("_")[0] for name in set().union(*names)} == {"ludus-long-text"}
+    executors = {"asyncio", "uvloop"}
+    assert {name.rpartition("_")[0] for name in set().union(*names)} <= executors
 
 
 def _watch(work: Callable[..., Any], threads: set[str]) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ def tokenized(folder: Path, rows: Any, method: Method = "sft") -> tuple[Tokenize
 
 def check(tokens: TokenizedRows, split: JsonlRows, max_length: int, method: Method) -> None:
     stats = measure_rows(tokens.load(), method)
-    check_usable(tokens, stats, max_length, split, context_length=None)
+    check_usable(tokens, stats, max_length, split)
 
 
 def test_rows_without_assistant_messages_raise_with_the_first_location(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from ludus.data.training_row import TrainingRow, quantile, suggest_max_length
 from ludus.errors import TemplateUnmarked
-from ludus.policy.chat.chat_format import ChatFormat, find_chat_format_with_fallback
+from ludus.policy.chat.chat_format import ChatFormat, find_chat_format
 from ludus.policy.chat.encoding import Messages, Tools
 from ludus.policy.chat.rendering import RenderedConversation, render, render_text
 from ludus.policy.load import load_tokenizer
@@ -81,7 +81,7 @@ class Student:
     def chat_format(self) -> ChatFormat | str:
         """The chat format for training and play, or the reason why there is none."""
         try:
-            return find_chat_format_with_fallback(self.tokenizer)
+            return find_chat_format(self.tokenizer, require_tools=False)
         except TemplateUnmarked as error:
             return str(error).partition(". ")[0]
 

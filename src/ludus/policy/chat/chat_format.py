@@ -116,53 +116,38 @@ class ChatFormat:
 def find_chat_format(
     tokenizer: PreTrainedTokenizerBase,
     *,
-    tools: bool = True,
+    require_tools: bool = True,
     chat_template_kwargs: Mapping[str, object] | None = None,
 ) -> ChatFormat:
     """Find the chat format of a tokenizer's model.
 
-    Without `tools`, templates that do not support tools are accepted too. `chat_template_kwargs`
-    override the arguments saved with the model.
+    Unless `require_tools`, one without tools is accepted if there is no other.
+    `chat_template_kwargs` override the arguments saved with the model.
     """
     check_template_kwargs(chat_template_kwargs or {})
-    saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
-    kwargs = {**saved, **(chat_template_kwargs or {})}
-    problems: dict[Origin, str] = {}
-    for name, origin, plain in _template_candidates(tokenizer, tools=tools):
-        template, problem = with_default_kwargs(plain, kwargs), ""
-        # To parse replies: the tokenizer's response template, the family's, then all others.
-        families = sorted(RESPONSE_TEMPLATES, key=name.startswith, reverse=True)
-        responses = [RESPONSE_TEMPLATES[family] for family in families]
-        if (response_template := getattr(tokenizer, "response_template", None)) and plain == own:
-            responses.insert(0, response_template)
-        for with_tools in [True] if tools else [True, False]:
-            result = _probe_template(tokenizer, template, responses, tools=with_tools)
+    problems: list[str] = []
+    for tools in (True,) if require_tools else (True, False):
+        saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
+        kwargs = {**saved, **(chat_template_kwargs or {})}
+        if not GENERATION_TAG.search(own):
+            problems.append(f"its own template {_UNMARKED}" if own else "it has no chat template")
+        for name, origin, plain in _template_candidates(tokenizer, own, is_saved=bool(saved)):
+            # To parse replies: the tokenizer's response template, the family's, then all others.
+            families = sorted(RESPONSE_TEMPLATES, key=name.startswith, reverse=True)
+            responses = [RESPONSE_TEMPLATES[family] for family in families]
+            if (response := getattr(tokenizer, "response_template", None)) and plain == own:
+                responses.insert(0, response)
+            template = with_default_kwargs(plain, kwargs)
+            result = _probe_template(tokenizer, template, responses, tools=tools)
             if not isinstance(result, str):
                 check_kwargs_used(kwargs, plain, template_name=name)
                 return ChatFormat(name, origin, template, *result, kwargs)
-            problem = result
-        problems.setdefault(origin, problem)
-    if tokenizer.chat_template:
-        own_problem = problems.get("own") or problems.get("trl") or _UNMARKED
-        failure = f"The chat template {own_problem}"
-    else:
-        failure = "There is no chat template"
-    ours = problems.get("ludus")
-    other = f"the template of Ludus {ours}" if ours else "its vocabulary is of no known family"
+            problems.append(f"the template {name} ({origin}) {result}")
     raise TemplateUnmarked(
-        f"{failure}, and {other}. Use a chat model of a known family ({', '.join(FAMILIES)}), or a "
-        "chat template with tools and {% generation %} tags."
+        f"The model has no usable chat format: {'; '.join(dict.fromkeys(problems))}. Use a chat "
+        f"model of a known family ({', '.join(FAMILIES)}), or a chat template with tools and "
+        "{% generation %} tags."
     )
-
-
-def find_chat_format_with_fallback(
-    tokenizer: PreTrainedTokenizerBase, *, chat_template_kwargs: Mapping[str, object] | None = None
-) -> ChatFormat:
-    """Find the chat format with tools or, if there is none, the one without."""
-    try:
-        return find_chat_format(tokenizer, chat_template_kwargs=chat_template_kwargs)
-    except TemplateUnmarked:
-        return find_chat_format(tokenizer, tools=False, chat_template_kwargs=chat_template_kwargs)
 
 
 def set_chat_format(tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat) -> None:
@@ -177,15 +162,14 @@ def set_chat_format(tokenizer: PreTrainedTokenizerBase, chat_format: ChatFormat)
 
 
 def _template_candidates(
-    tokenizer: PreTrainedTokenizerBase, *, tools: bool
+    tokenizer: PreTrainedTokenizerBase, own: str, *, is_saved: bool
 ) -> Iterator[tuple[str, Origin, str]]:
     """Yield name, origin and text of the templates to try, in order of preference."""
-    saved, own = split_default_kwargs(_own_template(tokenizer, tools=tools))
     trl = _trl_replacements()
     ludus_names = {template: name for name, template in _ludus_chat_templates().items()}
     if own in ludus_names:
         yield ludus_names[own], "ludus", own
-    elif saved and own in (names := {marked: name for name, marked in trl.values()}):
+    elif is_saved and own in (names := {marked: name for name, marked in trl.values()}):
         # Saved by `set_chat_format`: still TRL's training variant.
         yield names[own], "trl", own
     elif GENERATION_TAG.search(own):

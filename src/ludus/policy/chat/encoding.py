@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -114,29 +114,20 @@ class _CachedTokenizer:
             return encoded
         if len(cache) > CACHE_SIZE:
             cache.clear()
-        for piece, ids, offsets in self._encode_new(tokenizer, new):
-            starts, ends = [start for start, _ in offsets], [end for _, end in offsets]
-            encoded[piece] = Encoding(ids, starts, ends)
+        backend: Tokenizer = tokenizer.backend_tokenizer
+        # As in the tokenizer's own call, whose other work takes several times as long.
+        if backend.padding is not None:
+            backend.no_padding()
+        if backend.truncation is not None:
+            backend.no_truncation()
+        for piece, each in zip(
+            new, backend.encode_batch(new, add_special_tokens=False), strict=True
+        ):
+            starts, ends = [start for start, _ in each.offsets], [end for _, end in each.offsets]
+            encoded[piece] = Encoding(each.ids, starts, ends)
             if len(piece) <= MAX_CACHED_CHARS:
                 cache[piece] = encoded[piece]
         return encoded
-
-    def _encode_new(
-        self, tokenizer: PreTrainedTokenizerBase, pieces: list[str]
-    ) -> Iterator[tuple[str, list[int], list[tuple[int, int]]]]:
-        backend: Tokenizer = tokenizer.backend_tokenizer
-        if backend.padding is None and backend.truncation is None:
-            # What the tokenizer itself calls; its own work takes several times as long.
-            for piece, each in zip(
-                pieces, backend.encode_batch(pieces, add_special_tokens=False), strict=True
-            ):
-                yield piece, each.ids, each.offsets
-            return
-        output = tokenizer(
-            pieces, add_special_tokens=False, return_offsets_mapping=True,
-            return_attention_mask=False, return_token_type_ids=False,
-        )  # fmt: skip
-        yield from zip(pieces, output["input_ids"], output["offset_mapping"], strict=True)
 
 
 _CACHED_TOKENIZERS: WeakKeyDictionary[PreTrainedTokenizerBase, _CachedTokenizer] = (

@@ -19,7 +19,6 @@ from ludus.data.tool_schema import JsonObject
 from ludus.errors import LudusError
 from ludus.policy.agent import PolicyAgent
 from ludus.policy.model_ref import find_local_model
-from ludus.policy.runtime import run_off_loop
 from ludus.serve.access import AccessPolicy, add_access_middleware
 from ludus.serve.config import ModelServeConfig, check_model_config
 from ludus.serve.listening import (
@@ -197,7 +196,7 @@ def _add_info_routes(
         tokenizer = generator.runtime.policy.tokenizer
         if body.prompt is not None:
             encode = partial(tokenizer, body.prompt, add_special_tokens=body.add_special_tokens)
-            ids = list((await run_off_loop(encode))["input_ids"])
+            ids = list((await asyncio.to_thread(encode))["input_ids"])
         else:
             ids = list(await sampler.tokenize(body))
         return {

@@ -6,6 +6,7 @@ but are not supported, are refused.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
@@ -22,7 +23,7 @@ from pydantic import (
 
 from ludus.data.messages import Call, Function, ImagePart, ImageUrl, Message, Part, Text
 from ludus.data.tool_schema import JsonObject
-from ludus.policy.runtime import MAX_CHARS_ON_LOOP, run_off_loop
+from ludus.policy.runtime import MAX_CHARS_ON_LOOP
 from ludus.serve.model.api_errors import ApiError, context_error, from_validation_error
 
 _MAX_BYTES_PER_TOKEN = 32
@@ -59,7 +60,7 @@ async def parse_body(request: Request, kind: type[Body]) -> Body:
     content = await request.body()
     if len(content) <= MAX_CHARS_ON_LOOP:
         return _parse(content, kind)
-    return await run_off_loop(_parse, content, kind)
+    return await asyncio.to_thread(_parse, content, kind)
 
 
 async def parse_prompt(request: Request, kind: type[Body], context: int | None) -> Body:

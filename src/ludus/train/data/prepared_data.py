@@ -72,7 +72,7 @@ def prepare_data(
         stats, requested=config.max_length, context_length=context_length
     )
     if not config.drop_untrainable:
-        check_usable(train, stats, max_length, data.train, context_length=context_length)
+        check_usable(train, stats, max_length, data.train)
     rows = write_usable_rows(dataset, stats, method, max_length, folder / _TRAIN_FILE, image_token)
     if not len(rows):
         raise ConfigError(f"{data.name} has no row that can be trained on.")
@@ -168,14 +168,7 @@ def choose_max_length(stats: RowStats, *, requested: int | None, context_length:
     return min(wanted, context_length or max(lengths, default=2))
 
 
-def check_usable(
-    tokens: TokenizedRows,
-    stats: RowStats,
-    max_length: int,
-    split: Split,
-    *,
-    context_length: int | None,
-) -> None:
+def check_usable(tokens: TokenizedRows, stats: RowStats, max_length: int, split: Split) -> None:
     """Raise for the first row that cannot be prepared, as it cannot be trained on."""
     of_rows = f"of {tokens.rows_read:,} rows"
     if tokens.template_errors:
@@ -191,16 +184,11 @@ def check_usable(
             "`drop_untrainable`."
         )
     if (too_late := stats.loss_starts >= max_length).any():
-        longest = int(stats.lengths[too_late].max())
-        if context_length is None or longest <= context_length:
-            hint = f"Set `max_length` to {longest} to keep them"
-        else:
-            hint = f"The context length of this model is {context_length}"
         raise ConfigError(
             f"{too_late.sum():,} {of_rows} lose all assistant messages when truncated to "
             f"{max_length} tokens; the first is "
-            f"{split.location(int(stats.row_numbers[too_late][0]))}. {hint}; `drop_untrainable` "
-            "leaves them out."
+            f"{split.location(int(stats.row_numbers[too_late][0]))}. Set `max_length` to "
+            f"{stats.lengths[too_late].max()} to keep them; `drop_untrainable` leaves them out."
         )
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from ludus.data.tool_schema import JsonObject, parse_arguments
 from ludus.data.training_row import InvalidRow, parse_row_columns, parse_training_row, row_kind
-from ludus.errors import ConfigError, TemplateRefused
+from ludus.errors import ConfigError
 from ludus.policy.chat.rendering import Conversation, render_text
+from ludus.policy.chat.template_kwargs import THINKING_VARIABLE, split_default_kwargs
 from ludus.policy.chat.template_loss import find_dropped_pieces
 from ludus.policy.vision.training_images import ContentPartError, separate_row_images
 from ludus.train.config import Method
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from ludus.train.data.tokenization import RowTokenizer
     from ludus.train.data.training_data import Split
 
@@ -94,8 +93,9 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
     A chat format is checked on a generic conversation elsewhere; rows have names and values that no
     generic conversation has.
     """
-    tokenizer, template = row_tokenizer.tokenizer, row_tokenizer.template
-    render = partial(render_text, tokenizer, template=template)
+    template = row_tokenizer.template
+    render = partial(render_text, row_tokenizer.tokenizer, template=template)
+    is_off = split_default_kwargs(template)[0].get(THINKING_VARIABLE) is False
     for number, row in islice(split.rows(), _SAMPLE_ROWS):
         try:
             conversations = [
@@ -112,36 +112,11 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
                         f"{split.location(number)}: {message}, so they would not be learned. Use "
                         "a model whose template supports tools."
                     )
-            if has_unprompted_reasoning(conversation, tokenizer, template):
+            # The prompt of a reply would end with a closed, empty block of reasoning.
+            if is_off and any(each.get("reasoning_content") for each in conversation.messages):
                 raise ConfigError(
                     f"{split.location(number)}: an assistant message has reasoning_content, and "
                     "the chat template turns thinking off, so the model would never be prompted "
                     "for it. Leave reasoning out when curating, or turn thinking on "
                     "(`thinking`, or enable_thinking in `chat_template_kwargs`)."
                 )
-
-
-def has_unprompted_reasoning(
-    conversation: Conversation, tokenizer: PreTrainedTokenizerBase, template: str
-) -> bool:
-    """Whether a row has reasoning although its generation prompt has closed the reasoning block.
-
-    The generation prompt must be a prefix of what is trained on.
-    """
-    tools = conversation.tools
-
-    def extends_prompt(messages: list[JsonObject], reply: JsonObject) -> bool:
-        prompt = render_text(tokenizer, messages, tools, template, add_generation_prompt=True)
-        return render_text(tokenizer, [*messages, reply], tools, template).startswith(prompt)
-
-    for index, message in enumerate(conversation.messages):
-        if message["role"] != "assistant" or not message.get("reasoning_content") or not index:
-            continue
-        before = list(conversation.messages[:index])
-        without = {key: value for key, value in message.items() if key != "reasoning_content"}
-        try:
-            if not extends_prompt(before, message) and extends_prompt(before, without):
-                return True
-        except TemplateRefused:
-            continue
-    return False

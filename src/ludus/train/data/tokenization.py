@@ -175,6 +175,8 @@ def check_rows(data: TrainingData, method: Method) -> None:
             any(each["role"] == "assistant" and each.get("weight") != 0 for each in messages)
             for messages in replies
         )
+    if not number:
+        raise ConfigError(f"{data.name} has no rows to train on.")
     if not has_loss:
         raise ConfigError(
             f"{data.name} has no assistant message to train on (rows read: {number:,}). Rows need "

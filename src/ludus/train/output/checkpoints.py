@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from ludus.data.files import write_atomically
 from ludus.data.tool_schema import JsonObject
-from ludus.errors import RunError
 from ludus.train.distributed import set_weight
 
 if TYPE_CHECKING:
@@ -134,16 +133,7 @@ def save_best(out: Path, model: nn.Module, best: BestModel) -> None:
         for name, weight in model.named_parameters()
         if weight.requires_grad
     }
-    try:
-        save_file(weights, draft / _WEIGHTS_FILE)
-    except Exception as error:
-        # A full disk is an OSError or a SafetensorError.
-        shutil.rmtree(draft, ignore_errors=True)
-        reason = " ".join(str(error).split())[:300].removesuffix(".")
-        raise RunError(
-            f"The best model so far could not be saved: {reason}. Set `keep` to last to train "
-            "without it."
-        ) from error
+    save_file(weights, draft / _WEIGHTS_FILE)
     write_atomically(draft / STATE_FILE, json.dumps(asdict(best)))
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)

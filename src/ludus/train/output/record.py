@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
 
 from ludus.data.files import write_atomically
 from ludus.data.interval_estimates import mean_interval
@@ -254,7 +253,7 @@ def read_record(out: Path) -> TrainingRecord | None:
     """The record in a folder, if there is one."""
     file = out / RECORD_FILE
     try:
-        return TrainingRecord.model_validate(from_json(file.read_bytes()))
+        return TrainingRecord.model_validate_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -263,8 +262,6 @@ def read_record(out: Path) -> TrainingRecord | None:
         first = error.errors(include_url=False)[0]
         location = ".".join(map(str, first["loc"]))
         raise RunError(f"{file} is no valid record: {location}: {first['msg']}.") from error
-    except ValueError as error:
-        raise RunError(f"{file} is not JSON: {error}.") from error
 
 
 def _write_record(out: Path, record: TrainingRecord) -> None:

@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 
 from ludus.data.files import LOCK_FILE, lock_dir
 from ludus.data.training_log import EPISODES_FILE, LOG_FILE, RECORD_FILE, read_log
 from ludus.errors import LudusError, RunError
-from ludus.policy.model_ref import ModelKind, ModelRef, base_model_name, find_local_model
+from ludus.policy.model_ref import ModelKind, ModelRef, model_chain
 from ludus.train.distributed import Distributed
 from ludus.train.output.checkpoints import (
     CHECKPOINTS_DIR,
@@ -64,16 +65,13 @@ def check_output_dir(out: Path) -> None:
 
 def check_model_outside(out: Path, model_ref: ModelRef) -> None:
     """Raise if the folder would overwrite the model, or the base model of an adapter."""
-    current, seen = None if model_ref.kind is ModelKind.HUB else model_ref, set[Path]()
-    while current is not None and (path := Path(current.path).resolve()) not in seen:
-        if path.is_relative_to(out.resolve()):
+    for ref in (model_ref, *islice(model_chain(model_ref.name), 1, None)):
+        path = Path(ref.path).resolve()
+        if ref.kind is not ModelKind.HUB and path.is_relative_to(out.resolve()):
             raise RunError(
                 f"The model {model_ref.name} lies in {out} and would be overwritten ({path}). Use "
                 "another `out`."
             )
-        seen.add(path)
-        is_adapter = current.kind is ModelKind.ADAPTER
-        current = find_local_model(base_model_name(current)) if is_adapter else None
 
 
 def has_progress(out: Path) -> bool:
@@ -125,18 +123,11 @@ def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
     Any library's error about a full disk becomes one line.
     """
     try:
-        try:
-            yield
-        except LudusError:
+        yield
+    except Exception as error:
+        is_full = not isinstance(error, LudusError) and is_full_disk(error)
+        if not (is_full or isinstance(error, LudusError)):
             raise
-        except Exception as error:
-            if not is_full_disk(error):
-                raise
-            raise RunError(
-                f"The disk of {out} is full. Free disk space, and run the same command again: it "
-                "resumes from the last complete checkpoint, or starts anew if there is none."
-            ) from error
-    except LudusError:
         if distributed.is_main:
             _remove_path(out / TOKENS_DIR)
             if latest_checkpoint(out) is None:
@@ -144,7 +135,12 @@ def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
             if not has_progress(out):
                 for name in (TENSORBOARD_DIR, EPISODES_FILE, LOG_FILE, RECORD_FILE):
                     _remove_path(out / name)
-        raise
+        if not is_full:
+            raise
+        raise RunError(
+            f"The disk of {out} is full. Free disk space, and run the same command again: it "
+            "resumes from the last complete checkpoint, or starts anew if there is none."
+        ) from error
 
 
 def is_full_disk(error: Exception) -> bool:
