@@ -31,8 +31,9 @@ def test_invalid_values_raise_and_name_the_argument(fields: dict[str, Any], argu
 
 
 def test_a_misspelt_precision_is_answered_with_the_closest() -> None:
+    misspelt: Any = "bf61"
     with pytest.raises(ConfigError, match="'bf16'"):
-        TrainConfig(precision="bf61")
+        TrainConfig(precision=misspelt)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from ludus.policy.load import find_nonfinite_weights
 from ludus.policy.vision.processor import supports_images
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.callbacks import RunCallback, add_callback
-from ludus.train.config import Method
 from ludus.train.data.batches import (
     REFERENCE_COLUMNS,
     Batch,
@@ -52,7 +51,6 @@ class TRLTrainerMixin(Trainer):  # type: ignore[misc]  # transformers is not typ
     """Mixed into one of TRL's trainers."""
 
     callback: RunCallback
-    method: Method = "sft"
     first_step_started = False
     """An error before that is due to the config."""
     first_step_done = False
@@ -174,7 +172,6 @@ class SFTMixin(TRLTrainerMixin):
 class DPOMixin(TRLTrainerMixin):
     """Mixed into `DPOTrainer`, which would compute the loss on all tokens after the prompt."""
 
-    method: Method = "dpo"
     _signature_columns: list[str]
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any) -> Dataset:

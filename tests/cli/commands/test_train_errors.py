@@ -29,7 +29,6 @@ from cli.train_cli import (
         (("--lora", "dropout=1.5,merge=false"), "--lora dropout "),
         (("--set", "hub_token=x"), "HF_TOKEN"),
         (("--epochs", "0"), "--epochs"),
-        (("--precision", "bf61"), "'bf16'"),
         (("--push-to-hub", "mine"), "'mine'"),
         (("--push-to-hub", "ada/player"), "hf auth login"),
     ],

@@ -130,7 +130,6 @@ def test_the_next_command_has_the_options_of_the_training(calls: list[Any]) -> N
         (("--curriculum", "length=4..6", "--task", '{"length": 5}'), "--task and --curriculum"),
         (("--lora", "r=0"), "--lora rank"),
         (("--set", "hub_token=x"), "HF_TOKEN"),
-        (("--precision", "bf61"), "'bf16'"),
         (("--push-to-hub", "mine"), "'mine'"),
     ],
 )
@@ -147,6 +146,7 @@ def test_invalid_options_print_one_line_and_write_nothing(
     [
         (("--zero-variance-groups", "drop"), '"skip", "keep"'),
         (("--credit", "token"), '"episode", "turn"'),
+        (("--precision", "bf61"), '"bf16"'),
         (("--vllm-mode", "remote"), '"colocate", "server"'),
         (("--task", "[1]"), "--task: '[1]'"),
         (("--checkpoint-every", "soon"), "'soon'"),

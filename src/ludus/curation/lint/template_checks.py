@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from ludus.curation.lint.report import Problem
 from ludus.curation.lint.student import Student
-from ludus.data.training_row import RowConversation, TrainingRow
+from ludus.data.training_row import InvalidRow, RowConversation, TrainingRow
 from ludus.errors import RequestRefused, TemplateRefused
 from ludus.policy.chat.encoding import Tools, content_guard
 from ludus.policy.chat.rendering import RenderedConversation
 from ludus.policy.chat.template_loss import find_dropped_pieces
-from ludus.policy.vision.training_images import ContentPartError
 
 _ERROR_CHECKS = ("drops-system-prompt", "drops-tools", "drops-tool-calls", "drops-tool-results")
 
@@ -27,7 +26,7 @@ def check_row_with_template(
         return [], []
     try:
         conversations = student.render_row(row)
-    except (TemplateRefused, RequestRefused, ContentPartError) as error:
+    except (TemplateRefused, RequestRefused, InvalidRow) as error:
         return [], [Problem("template-refuses", "error", str(error))]
     problems = []
     if isinstance(student.chat_format, str):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ludus.data.episode import Episode
 from ludus.data.messages import ImagePart, ImageUrl, Part, Text
 from ludus.data.tool_schema import JsonObject
+from ludus.data.training_row import InvalidRow
 from ludus.errors import RunError
 from ludus.policy.chat.encoding import Messages
 from ludus.policy.chat.rendering import Conversation, RenderedConversation
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _IMAGE_PART_TYPES = ("image_url", "image", "input_image")
-
-
-class ContentPartError(ValueError):
-    """Content that the model cannot be trained on. The message continues the location of a row."""
 
 
 def row_has_images(messages: Messages) -> bool:
@@ -62,7 +59,7 @@ def separate_images(
                         parts.append(ImagePart(image_url=ImageUrl(url=url)))
                     case _:
                         kind = part.get("type") if isinstance(part, Mapping) else None
-                        raise ContentPartError(
+                        raise InvalidRow(
                             f"has content of type {kind!r}, which is neither text nor an image_url "
                             "with a data URL"
                         )
@@ -78,7 +75,7 @@ def separate_row_images(
     """Take the images out of the conversation of a row; raise for a model that takes none."""
     if vision is None:
         if row_has_images(conversation.messages):
-            raise ContentPartError(
+            raise InvalidRow(
                 f"has images, and this model takes only text; use one of {SUPPORTED_FAMILIES}"
             )
         return conversation, ()

@@ -15,7 +15,7 @@ from ludus.errors import ConfigError
 from ludus.policy.chat.rendering import Conversation, render_text
 from ludus.policy.chat.template_kwargs import THINKING_VARIABLE, split_default_kwargs
 from ludus.policy.chat.template_loss import find_dropped_pieces
-from ludus.policy.vision.training_images import ContentPartError, separate_row_images
+from ludus.policy.vision.training_images import separate_row_images
 from ludus.train.config import Method
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
                 separate_row_images(each, row_tokenizer.vision)[0]
                 for each in parse_conversations(row, row_tokenizer.method)
             ]
-        except (InvalidRow, ContentPartError) as error:
+        except InvalidRow as error:
             raise ConfigError(f"{split.location(number)} {error}.") from error
         for conversation in conversations:
             pieces = find_dropped_pieces(conversation.messages, conversation.tools, render)

@@ -23,11 +23,7 @@ from ludus.data.training_row import InvalidRow, parse_row_columns
 from ludus.errors import ConfigError, RequestRefused, TemplateRefused
 from ludus.policy.chat.rendering import RenderedConversation, render_many
 from ludus.policy.vision.processor import VisionProcessor
-from ludus.policy.vision.training_images import (
-    ContentPartError,
-    expand_image_tokens,
-    separate_row_images,
-)
+from ludus.policy.vision.training_images import expand_image_tokens, separate_row_images
 from ludus.rollout.progress import PhaseProgress
 from ludus.train.config import Method
 from ludus.train.data.rows import (
@@ -95,7 +91,7 @@ class RowTokenizer:
                 if isinstance(name := fields.get("environment"), str):
                     environments[name] += 1
                 rows.append([separate_row_images(each, self.vision) for each in parsed])
-            except (InvalidRow, ContentPartError) as error:
+            except InvalidRow as error:
                 raise RowError(number, str(error)) from error
         conversations = [conversation for sides in rows for conversation, _ in sides]
         rendered = iter(render_many(self.tokenizer, conversations, self.template))

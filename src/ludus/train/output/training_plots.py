@@ -24,8 +24,6 @@ _SMOOTHING_FRACTION = 0.05
 _MAX_HALF_WINDOW = 50
 _MIN_SMOOTHED_POINTS = 40
 """With fewer points the line is readable without smoothing."""
-_OUTLIER_FRACTION = 0.02
-"""The fraction of the highest losses that may lie outside the axes."""
 _MAX_PART_LINES = 5
 """With more parts of the reward (environments and reward functions) than this, none is drawn."""
 _MAX_TITLE_CHARS, _MAX_LABEL_CHARS = 90, 24
@@ -47,14 +45,7 @@ def plot_loss(log: Sequence[JsonObject], file: Path, *, title: str) -> None:
     _plot_series(axes, train)
     if test:
         axes.plot(*_unzip(test), "o", color=_HELD_OUT_COLOR, markersize=6, label="test", zorder=5)
-    if values := sorted(value for _, value in (*train, *test)):
-        # Fit the axes to all values except a few outliers, which would flatten the rest.
-        low, high = values[0], values[-1]
-        typical = values[int((1 - _OUTLIER_FRACTION) * (len(values) - 1))]
-        if high - low > 4 * (typical - low) > 0:
-            high = low + 1.5 * (typical - low)
-        margin = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
-        axes.set_ylim(low - margin, high + margin)
+    if train or test:
         axes.legend(frameon=False, loc="upper right")
     _save(figure, file, title)
 
