@@ -94,6 +94,8 @@ def _supports_varlen_training(trainer: TRLTrainerMixin) -> bool:
 
 def _use_cuda_graph(trainer: TRLTrainerMixin, say: Say) -> bool:
     """Capture the layers as a CUDA graph; False if that is not possible."""
+    import torch
+
     args, test_rows = trainer.args, trainer.eval_dataset
     # Arrays are concatenated much faster than lists.
     rows = trainer.train_dataset.with_format("numpy")
@@ -113,6 +115,12 @@ def _use_cuda_graph(trainer: TRLTrainerMixin, say: Say) -> bool:
         replace_forward_by_graph(base_model, first_batch, collator.longest_row, args)
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        # An error during a capture makes its end fail, too, and that is what is raised last.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
+            cause = cause.__context__
+        if cause is not None:
+            reason = "there is not enough free GPU memory for them"
         say(f"Training without CUDA graphs, which is slower: {reason}")
         return False
     trainer.train_dataset, trainer.eval_dataset = rows, test_rows
