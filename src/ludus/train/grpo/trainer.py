@@ -239,7 +239,7 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
                 # Gradients are averaged over processes, and weights add up over all of them.
                 loss = (losses * part.weights).sum() * world_size
                 if scores.aux_loss is not None:
-                    share = len(part.episodes) / len(batch.episodes)
+                    share = len(part.episodes) / max(1, len(batch.episodes))
                     loss = loss + self.router_aux_loss_coef * scores.aux_loss * share
                 self.accelerator.backward(loss)
             total += loss.detach()
