@@ -64,7 +64,7 @@ class Reply:
 
     @property
     def is_complete(self) -> bool:
-        """Whether an agent's reply says or does something, and is neither truncated nor refused."""
+        """Whether the reply has content and was neither truncated nor refused."""
         message = self.message
         has_content = message.content or message.tool_calls or message.reasoning_content
         return bool(has_content) and self.finish_reason is FinishReason.STOP
@@ -157,7 +157,7 @@ class Agent(ABC):
 
 
 def build_tool_call_message(*calls: ToolCall | None, position: int) -> Message:
-    """An agent's message with these calls and their text, without the calls that are None.
+    """Build an agent's message with these calls and their text; skips calls that are None.
 
     `position` is its index in the conversation, from which the ids of the calls are made.
     """

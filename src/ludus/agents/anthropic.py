@@ -35,7 +35,7 @@ _EMPTY_TEXT_BLOCK: JsonObject = {"type": "text", "text": "(nothing)"}
 
 
 def build_messages(messages: Sequence[Message], history: BlockHistory) -> list[JsonObject]:
-    """The conversation as Anthropic's API takes it; tool results are the user's."""
+    """Convert messages to Anthropic's format; tool results become user messages."""
     merged: list[JsonObject] = []
     for index, message in enumerate(messages):
         if message.role == "system":
@@ -88,7 +88,7 @@ def _message_blocks(message: Message) -> Blocks:
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> tuple[Reply, Blocks]:
-    """Anthropic's reply, and its blocks, to be sent back in the next turn."""
+    """Parse Anthropic's reply, and its blocks, which the next turn sends back."""
     content = body.get("content")
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise BadReply("the reply has no content")
@@ -126,7 +126,7 @@ def _join_blocks(blocks: Blocks, kind: str) -> str:
 
 
 def parse_usage(usage: object) -> Usage:
-    """Token counts. Anthropic counts cache reads and writes apart from input_tokens."""
+    """Parse token counts. Anthropic counts cache reads and writes apart from `input_tokens`."""
     counts = response_object(usage)
     cache_reads = response_token_count(counts.get("cache_read_input_tokens"))
     cache_writes = response_token_count(counts.get("cache_creation_input_tokens"))

@@ -72,7 +72,7 @@ def read_prices(path: Path) -> dict[str, Rate]:
 
 
 def listed_price(provider: str, model: str) -> PriceFn | None:
-    """From usage to cost by the list of prices of API models; None for an unknown model."""
+    """Return a function from usage to cost at an API's list price; None for an unknown model."""
     # Imported here, because it is slow and many runs do not need it.
     from genai_prices import Usage as PricedUsage
     from genai_prices import calc_price
@@ -262,7 +262,7 @@ class RawToolCall(NamedTuple):
 
 
 def parse_api_calls(calls: Iterable[RawToolCall], messages: Sequence[Message]) -> tuple[Call, ...]:
-    """For an API agent: the calls, each with an id that no other call of the episode has.
+    """Parse the calls of an API agent, each with an id that is unique in the episode.
 
     A server's ids are kept if they are unique. New ones are made from the position in the
     episode, so that they are reproducible.

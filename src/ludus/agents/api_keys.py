@@ -62,10 +62,10 @@ class ApiKey:
 
 
 def find_api_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
-    """The API key from the environment, or else from a `.env` file here or above.
+    """Find the API key in the environment, or else in a `.env` file here or above.
 
-    A local server may need no key, so for an endpoint a missing one is None. There API_KEY takes
-    precedence, so that the provider's own key is not sent to another server if there is a choice.
+    For an endpoint, which may be a local server without a key, a missing one is None, and API_KEY
+    takes precedence, so that the provider's own key is not sent to another server.
     """
     names = [_KEY_VARIABLES[provider], _SHARED_VARIABLE]
     for name in reversed(names) if for_endpoint else names:
@@ -80,7 +80,7 @@ def find_api_key(provider: str, *, for_endpoint: bool = False) -> ApiKey | None:
 
 
 def find_variable(name: str) -> str | None:
-    """A variable such as an API key, of the environment or else of a `.env` file; None if empty."""
+    """Find a variable in the environment, or else in a `.env` file; None if it is empty."""
     path = find_dotenv(usecwd=True)
     try:
         # No interpolation: a key may contain "$".

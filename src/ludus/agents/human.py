@@ -91,7 +91,7 @@ class _HumanPlayer(Player):
 
 
 async def ask_on_terminal(prompt: str) -> str:
-    """Prompt a person for a line of standard input; it is echoed if that is no terminal.
+    """Prompt a person for a line of standard input, and echo it if that is no terminal.
 
     A daemon thread reads, so that a server's pings are answered meanwhile and an interrupt ends the
     process. It reads the descriptor: `input()` would hold a lock that the interpreter needs to end.
@@ -128,7 +128,7 @@ class InvalidCall(Exception):
 
 
 def parse_typed_call(line: str, tools: Sequence[ToolSpec]) -> ToolCall:
-    """Parse the call that a person has typed; raises `InvalidCall`."""
+    """Parse a typed call; raises `InvalidCall`."""
     tool = tools[0]
     if len(tools) > 1:
         by_name = {tool.name: tool for tool in tools}
@@ -191,7 +191,7 @@ def _parse_arguments(tool: ToolSpec, line: str) -> JsonObject:
 
 
 def describe_type(schema: Mapping[str, object]) -> str:
-    """What a person types: `a whole number from 1`, or `north, south or east`."""
+    """Describe the values to type: `a whole number from 1`, or `north, south or east`."""
     choices = schema.get("enum")
     if isinstance(choices, list):
         *others, last = map(str, choices)
@@ -203,7 +203,7 @@ def describe_type(schema: Mapping[str, object]) -> str:
 
 
 def usage_line(tool: ToolSpec) -> str:
-    """The tool's usage as a person types it, such as `move DIRECTION [STEPS]`."""
+    """The usage line of a tool, such as `move DIRECTION [STEPS]`."""
     required = tool.required_parameters
     words = [
         name.upper() if name in required else f"[{name.upper()}]" for name in tool.parameters()
@@ -212,7 +212,7 @@ def usage_line(tool: ToolSpec) -> str:
 
 
 def describe_tools(tools: Sequence[ToolSpec]) -> str:
-    """The tools with their descriptions and arguments, and what a person types."""
+    """Describe the tools and their arguments, and how to type a call."""
     lines = []
     for tool in tools:
         lines += [usage_line(tool), *(f"  {line}" for line in tool.description.splitlines())]

@@ -35,7 +35,7 @@ _FINISH_REASONS = {"length": FinishReason.LENGTH, "content_filter": FinishReason
 
 
 def build_messages(messages: Sequence[Message]) -> list[JsonObject]:
-    """OpenAI's messages of a request, without reasoning: servers ignore or refuse it.
+    """Convert messages to OpenAI's format, without reasoning: servers ignore or refuse it.
 
     Tool messages cannot hold images, so these follow in a user message after the last tool message
     of the turn: the API wants all results before anything else.
@@ -94,7 +94,7 @@ def _build_part(part: Part) -> JsonObject:
 
 
 def parse_reply(body: JsonObject, messages: Sequence[Message]) -> Reply:
-    """The reply in OpenAI's response to `messages`, whose call ids its calls must not repeat."""
+    """Parse OpenAI's response to `messages`; its calls get ids that these do not have."""
     choices = body.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
@@ -139,7 +139,7 @@ def _content_text(content: object) -> str:
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """Reasoning and content, for OpenAI-compatible servers that leave <think> tags in the text.
+    """Split reasoning from content, for OpenAI-compatible servers that keep <think> tags.
 
     Templates that open the tag in the prompt leave only the closing one; a reply that was truncated
     while thinking has only the opening one.
@@ -154,7 +154,7 @@ def split_reasoning(text: str) -> tuple[str, str]:
 
 
 def parse_usage(fields: object) -> Usage:
-    """Token counts of OpenAI's API, 0 if missing. Gateways also send the cost."""
+    """Parse OpenAI's token counts, 0 if missing. Gateways also send the cost."""
     usage = response_object(fields)
     prompt_details = response_object(usage.get("prompt_tokens_details"))
     completion_details = response_object(usage.get("completion_tokens_details"))

@@ -102,7 +102,7 @@ def _require_tools(spec: str, env: EnvSpec, offered: Sequence[ToolSpec]) -> None
 
 
 def missing_tools(env: EnvSpec, offered: Sequence[ToolSpec]) -> list[str]:
-    """The tools of an oracle's environment that a session of it does not offer."""
+    """The tools of the environment that the session does not offer to the oracle."""
     known = {tool.name for tool in offered}
     return [tool.name for tool in env.tools or () if known and tool.name not in known]
 

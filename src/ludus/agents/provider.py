@@ -38,7 +38,7 @@ _EXAMPLE = "Example: http://localhost:8000/v1."
 
 
 def base_url(endpoint: str) -> str:
-    """The URL of a provider under which its routes are.
+    """The base URL of a provider's routes.
 
     An endpoint without a path gets `/v1`, as nearly all servers have it. One with credentials, a
     query or a fragment is refused, and not shown in the error: it may hold a secret.
@@ -60,10 +60,10 @@ def base_url(endpoint: str) -> str:
 
 
 def endpoint_proxy(endpoint: str) -> str | None:
-    """The proxy that variables name for a provider's URL; None for this machine itself.
+    """The proxy that the environment sets for a provider's URL; None for a local one.
 
     Called once per session: aiohttp's `trust_env` looks it up for every request, in a thread, and
-    puts credentials of ~/.netrc in the place of the key.
+    replaces the key by credentials of ~/.netrc.
     """
     parts = urlsplit(endpoint)
     host = parts.hostname or ""
@@ -260,7 +260,7 @@ class Throttle:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[int]:
-        """Wait until the provider may be called; yields the epoch of the limit of the call."""
+        """Wait for a free slot of the provider; yields the current epoch of the limit."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._grant()
@@ -300,7 +300,7 @@ class Throttle:
         self._grant()
 
     def increase(self) -> None:
-        """Note that the provider replied: raises the limit by 1 per `limit` successes."""
+        """Note a success: raises the limit by 1 per `limit` successes."""
         self._limit = min(float(self.max_limit), self._limit + 1 / self._limit)
         self._grant()
 

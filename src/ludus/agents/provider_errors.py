@@ -32,7 +32,7 @@ from ludus.errors import (
 
 
 def parse_response_json(body: bytes) -> object:
-    """The JSON of a provider's response, None for an error; a lone surrogate becomes "?".
+    """Parse a provider's JSON response, None if it is invalid; a lone surrogate becomes "?".
 
     Models split emoji, and text with half a surrogate pair could not be written to a file.
     """
@@ -136,7 +136,7 @@ class Refusal:
 def classify_response(
     status: int, headers: Mapping[str, str], body: bytes
 ) -> JsonObject | TransientFault | Refusal:
-    """The reply in a response, or the provider's error instead."""
+    """Return the JSON of a response, or the error of the provider."""
     parsed = parse_response_json(body)
     body_text = body[:_MAX_BODY_BYTES_SHOWN].decode("utf-8", "replace")
     if status == 200:
@@ -168,7 +168,7 @@ def classify_response(
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait after an error, given in milliseconds or seconds; None if invalid."""
+    """Parse the seconds to wait after an error, given in (milli)seconds; None if invalid."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         with suppress(ValueError):
             seconds = float(headers.get(name, "")) / unit

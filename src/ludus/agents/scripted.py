@@ -87,7 +87,7 @@ class RandomAgent(Agent):
 
 
 def random_call(tools: Sequence[ToolSpec], rng: random.Random) -> ToolCall:
-    """For an agent without a model: a random call of a random tool, valid for its schema."""
+    """Draw a random call of a random tool, valid for its schema."""
     tool = rng.choice(tools)
     arguments = _random_value(tool.input_schema, tool.input_schema, rng)
     return ToolCall(name=tool.name, arguments=arguments)

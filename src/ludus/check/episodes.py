@@ -112,7 +112,7 @@ class RecordingSession(Session):
 
 
 async def offers_oracle(env_spec: EnvSpec | None) -> bool:
-    """Whether checks can play an oracle; a class may raise NotImplementedError for variants."""
+    """Whether there is an oracle to play; a class may raise NotImplementedError for variants."""
     if env_spec is None or not OracleEnvironment.has_oracle(env_spec):
         return False
     shadow = OracleEnvironment(env_spec)
@@ -136,7 +136,7 @@ async def play_check_episode(
     agent_seed: int | None = None,
     max_turns: int = MAX_STEPS,
 ) -> CheckTranscript:
-    """Play this seed's task for a check; `agent_seed` (default: the same) seeds random calls."""
+    """Play an episode of a check; `agent_seed` (default `seed`) seeds random calls."""
     recorder, limits = RecordingSession(session), EpisodeLimits(max_turns=max_turns)
     environment = env_spec.id if env_spec is not None else "unknown"
     agent_seed = seed if agent_seed is None else agent_seed

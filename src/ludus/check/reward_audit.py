@@ -64,13 +64,13 @@ class PlayerComparison:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether more seeds of the audit may decide if the player is clearly below."""
+        """Whether the audit needs more seeds to tell if the player is clearly below."""
         is_near = self.interval.low <= MARGIN * self.scale < self.interval.high
         return not self.tops_most_seeds and (is_near or 2 * self.tops > self.seeds)
 
 
 def beats_coin(right: int, questions: int) -> bool:
-    """For the audit: whether a coin is right as often with less than `COIN_CHANCE`."""
+    """Whether a coin would be right this often with a probability below `COIN_CHANCE`."""
     ways = sum(math.comb(questions, heads) for heads in range(right, questions + 1))
     return bool(ways < COIN_CHANCE * 2**questions)
 

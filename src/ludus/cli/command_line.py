@@ -25,7 +25,7 @@ _stage: ContextVar[StageRun | None] = ContextVar("stage", default=None)
 
 @contextmanager
 def replace_typed_command(arguments: Sequence[str], *, only_checks: bool = False) -> Iterator[None]:
-    """Within the block, take this command line for the typed one."""
+    """Use this command line in place of the typed one within the block."""
     token = _stage.set(StageRun(arguments, only_checks))
     try:
         yield

@@ -93,7 +93,7 @@ _Config = TypeVar("_Config")
 
 
 def with_thinking(config: _Config, thinking: bool | None) -> _Config:
-    """For commands: the config with enable_thinking of its chat template set, if it was given."""
+    """Return the config with enable_thinking of its chat template set, unless it is None."""
     from ludus.policy.chat.template_kwargs import THINKING_VARIABLE
 
     if thinking is None:
@@ -108,7 +108,7 @@ def with_thinking(config: _Config, thinking: bool | None) -> _Config:
 
 
 def resolve_run_path(text: str) -> Path:
-    """The path of a run that a command names: a path, or the name of a folder in runs/ or here."""
+    """Resolve a run: a path, the name of a folder in runs/ or here, or `last`."""
     from ludus.data.run_folder import RUN_FILE, RUNS_DIR, walk_run_folders
 
     path = expand_path(text)
@@ -134,7 +134,7 @@ def resolve_run_path(text: str) -> Path:
 
 
 def newest_run(runs: list[Path]) -> Path:
-    """Of the runs that a command may mean, the one that was written to last."""
+    """The run that was written to last."""
     from ludus.data.run_folder import RUN_FILE
 
     def last_write_time(run: Path) -> float:
@@ -146,7 +146,7 @@ def newest_run(runs: list[Path]) -> Path:
 
 @contextmanager
 def record_environment_errors(*, debug: bool) -> Iterator[list[str]]:
-    """For a command, yield a list of distinct exceptions; `debug` prints tracebacks on stderr."""
+    """Yield a list that collects distinct exceptions; `debug` prints tracebacks on stderr."""
 
     def print_traceback(text: str) -> None:
         console(stderr=True).print(escape_control_chars(text), markup=False, style="dim")

@@ -1,10 +1,10 @@
-"""Commands from functions: each config that a function takes becomes an option for each field.
+"""Commands from functions: each field of a config that a function takes becomes an option.
 
     @command
     def sft_command(data: Data, *, model: Model, config: TrainConfig, ...)
 
-What stands before `*` are the arguments of the command. Options are declared where the config is;
-see `ludus.options`. Their values come from the command line (the last one counts, and `--set` is
+Parameters before `*` are the arguments of the command. Options are declared in the config; see
+`ludus.options`. Their values come from the command line (the last one counts, and `--set` comes
 after all others), then from the TOML file of `--config`, or from the table of a recipe.
 """
 
@@ -158,9 +158,9 @@ class Flag:
 
 
 def command(function: Command | None = None, *, without: Sequence[str] = ()) -> Command:
-    """The function, with a parameter for each flag in place of each config.
+    """Turn a function into a command, with a parameter per flag in place of each config.
 
-    Options `without` are fields of a config that this command has no use for.
+    Fields in `without` get no flag.
     """
     if function is None:
         return functools.partial(command, without=without)
@@ -219,14 +219,14 @@ def flags_of(run: Command) -> Mapping[str, Flag]:
 
 
 def examples_of(run: Command) -> str:
-    """For help beside flags: the command lines under `Examples:` in the text of a command."""
+    """The command lines under `Examples:` in the docstring of a command."""
     found: str = run.examples  # type: ignore[attr-defined]
     return found.replace("\n\n", "\n")
 
 
 @cache
 def find_command(path: str) -> Command:
-    """The command with these flags, by the words after `ludus`: `find_command("train grpo")`."""
+    """Find a command by the words after `ludus`: `find_command("train grpo")`."""
     module = next(section[path][0] for section in SECTIONS.values() if path in section)
     found = vars(import_module(f"ludus.cli.commands.{module}"))
     words = path.replace("-", "_").split()
@@ -293,7 +293,7 @@ def name_command_flags(message: str, command: Sequence[str]) -> str:
 
 
 def describe_usage_error(error: CycloptsError) -> str:
-    """What is wrong with the flags of a command line, in one line."""
+    """Describe in one line what is wrong with a command line."""
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = error.keyword or error.argument.name
         if error.keyword:
@@ -310,7 +310,7 @@ def _by_key(arguments: ArgumentCollection) -> dict[str, Argument]:
 
 
 def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give flags the values of `--set` and of the file of `--config`."""
+    """Set flags to the values of `--set` and of the file of `--config`."""
     global _running
     _running = flags_of(app.default_command) if app.default_command else {}
     known = _by_key(arguments)
@@ -329,7 +329,7 @@ def apply_settings(app: App, commands: tuple[str, ...], arguments: ArgumentColle
 
 
 def read_table(name: str) -> JsonObject:
-    """The TOML file of the flag `--config`."""
+    """Read the TOML file of `--config`."""
     from ludus.data.json_files import read_text
 
     try:
@@ -352,7 +352,7 @@ def fill_options(known: Mapping[str, Argument], values: Mapping[str, object], so
 
 
 def to_texts(value: object) -> list[str]:
-    """The values of a repeatable flag; a table as KEY=VALUE if they are read as the same."""
+    """Format the values of a repeatable flag; a table as KEY=VALUE if that parses to the same."""
     if isinstance(value, list):
         return [text for item in value for text in to_texts(item)]
     if isinstance(value, Mapping):
@@ -429,7 +429,7 @@ def _text_of(hint: Any) -> str:
 
 @cache
 def field_texts(config: type) -> dict[str, str]:
-    """The help of flags: the texts under the fields of a config and of its base classes."""
+    """The help of flags: the docstrings of the fields of a config and of its base classes."""
     texts: dict[str, str] = {}
     for each in reversed(config.__mro__[:-1]):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(each))).body

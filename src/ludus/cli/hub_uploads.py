@@ -32,14 +32,14 @@ class HubTarget:
         return cls(repo_id, visibility == "private")
 
     def check(self, kind: RepoKind | None = None) -> None:
-        """Check the name to upload to, offline, and that there is a login."""
+        """Check offline that the name is valid and that there is a login."""
         from ludus.publish.hub_upload import DATASET, check_login, check_upload_target
 
         check_upload_target(self.repo_id, kind or DATASET)
         check_login()
 
     def create(self, kind: RepoKind | None = None) -> None:
-        """Create the repository before the work to upload, so that a refusal costs nothing."""
+        """Create the repository, before the work begins, so that a refusal costs nothing."""
         from ludus.publish.hub_upload import DATASET, open_repo
 
         open_repo(self.repo_id, kind or DATASET, private=self.private)
@@ -48,7 +48,7 @@ class HubTarget:
 def push_data(
     folder: Path, repo_id: str, *, private: bool, retry_command: str, command: str | None = None
 ) -> str:
-    """For a command, upload a run, with records of OpenEnv, or a data set of `ludus curate`."""
+    """Upload a run, with its records for OpenEnv, or a data set of `ludus curate`."""
     from ludus.curation.formats.openenv import write_openenv_records
     from ludus.curation.pipeline import DATASET_FILES
     from ludus.data.run_folder import RUN_FILE
@@ -78,9 +78,9 @@ def push_data(
 
 
 def push_trained_model(folder: Path, repo_id: str, *, private: bool, retry_command: str) -> str:
-    """For a command, upload the model in this folder.
+    """Upload the model in this folder.
 
-    Its card gets the repository as its title, unless the user wrote one.
+    The repository becomes the title of its card, unless the user wrote one.
     """
     from ludus.publish.hub_upload import push_model
     from ludus.train.output.model_card import build_model_card

@@ -32,7 +32,7 @@ _DESCRIPTION = "Collect episodes, curate them, and train and evaluate language-m
 
 
 def build_app(arguments: Sequence[str]) -> App:
-    """The main program with the command that these arguments name; of others the help alone.
+    """Build the app with the command that these arguments name, and the help of all others.
 
     A script of --install-completion knows the options of all commands.
     """
@@ -84,7 +84,7 @@ def build_app(arguments: Sequence[str]) -> App:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command of the main program, and return its exit code."""
+    """Run a command, and return its exit code."""
     from ludus.cli.display.console import print_error
     from ludus.cli.display.signals import EXIT_CODES, INTERRUPTED
 
@@ -114,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def expand_aliases(arguments: Sequence[str]) -> list[str]:
-    """In the main arguments, replace other tools' names of options, and complete bare ones."""
+    """Replace other tools' names of options in these arguments, and complete bare options."""
     words, flags = list(arguments), dict[str, Flag]()
     for path in (path for section in SECTIONS.values() for path in section):
         if words[: len(path.split())] == path.split():

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def remove_container(engine: str, name: str, client: subprocess.Popen[bytes]) -> None:
-    """Remove the supervised container, whatever the engine's client is doing."""
+    """Remove the container, even if the engine's client is still starting it."""
     if client.poll() is None:
         _force_remove(engine, name)
     try:

@@ -65,7 +65,7 @@ def run_sync(coroutine: Coroutine[object, None, T]) -> T:
 
 
 def to_sync(function: Callable[P, Coroutine[object, None, T]]) -> Callable[P, T]:
-    """Wrap an async function, to run on the background loop, for callers that do not await."""
+    """Wrap an async function for callers without a loop: it runs on the background loop."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -132,7 +132,7 @@ def run_async(main: Coroutine[object, None, T]) -> T:
 
 
 def create_background_task(coroutine: Coroutine[object, None, T]) -> asyncio.Task[T]:
-    """A task on the running loop whose exception is not logged if nobody awaits its result."""
+    """Create a task whose exception the event loop does not log if it is never awaited."""
     task = asyncio.ensure_future(coroutine)
     # Retrieving the exception is what keeps asyncio from logging it.
     task.add_done_callback(lambda task: task.cancelled() or task.exception())

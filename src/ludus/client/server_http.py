@@ -29,7 +29,7 @@ def is_local_server(url: str) -> bool:
 
 def unreachable_error(base_url: str, error: OSError) -> ConnectFailed:
     """The error for an address at which no server accepts HTTP connections."""
-    # If a name has several addresses, the error's text lists them all; its number is the reason.
+    # The error of a name with several addresses lists them all, so the reason is taken from errno.
     number = error.errno or 0
     reason = os.strerror(number) if number > 0 else error.strerror or str(error)
     return ConnectFailed(f"Cannot connect to {base_url} ({reason}). Is the server running?")

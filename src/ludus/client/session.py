@@ -220,7 +220,7 @@ class RemoteSession(Session):
 
 
 async def describe_server(socket: WebSocketClient) -> ServerDescription:
-    """The tools of a session on a server; if it has none, one derived from its action schema."""
+    """Fetch a server's tools; without any, one tool is derived from its action schema."""
     schema = await fetch_json_object(socket, "/schema")
     action_schema: JsonObject = schema.get("action", {})
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

@@ -186,7 +186,7 @@ class CatalogLines:
         self._exit_stack.close()
 
     def read_line(self, file: int, at: int) -> bytes:
-        """Read any line of the catalog's files."""
+        """Read a line of a file by its number."""
         source, starts, _ = self._offsets[file]
         if at >= len(starts) - 1:
             raise self._truncated_error(file)

@@ -70,7 +70,7 @@ def apply_filters(catalog: Catalog, config: CurateConfig) -> None:
 
 
 def exclude_duplicates(catalog: Catalog, *, within_tasks: bool = False) -> None:
-    """Filter exact duplicates: keep the best of episodes with the same messages and tools."""
+    """Exclude exact duplicates: keep the best of the episodes with the same messages and tools."""
     task = "task, " if within_tasks else ""
     _exclude_by_window(
         catalog,

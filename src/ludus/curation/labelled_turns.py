@@ -1,4 +1,4 @@
-"""Turns that a tutor has labelled: what the student did, and whether it agreed."""
+"""Turns that a tutor has labelled, and whether the student agreed with it."""
 
 from __future__ import annotations
 

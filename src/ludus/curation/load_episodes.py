@@ -89,7 +89,7 @@ _CONTENT_COLUMNS = f"""
 
 
 def find_episode_files(runs: Sequence[Path]) -> list[Path]:
-    """The episode file to load of each run, which may be a run folder or the file itself."""
+    """Find the episode file of each run, which may be a run folder or the file itself."""
     files = [run / "episodes.jsonl" if run.is_dir() else run for run in runs]
     seen: set[Path] = set()
     for run, file in zip(runs, files, strict=True):

@@ -103,7 +103,7 @@ class CurateReport:
 
 
 def build_report(catalog: Catalog, written: WrittenRows, families: int) -> CurateReport:
-    """Build the report of `curate` from the catalog after all filters, and what was written."""
+    """Build the report of `curate` from the filtered catalog and the counts of written rows."""
     tasks = dict(
         catalog.sql(
             "SELECT coalesce(split, 'train'), count(DISTINCT task) FROM episodes "

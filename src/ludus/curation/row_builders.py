@@ -4,8 +4,8 @@ Arguments of tool calls become objects, as chat templates expect them. System pr
 part of the row; further columns, which trainers ignore, tell where it came from.
 
 For SFT, if a tutor has labelled the turns of an episode, the loss is on the tutor's replies: on the
-student's turns with the same calls, and on a corrected copy of each other one. What the student did
-otherwise is context without loss.
+student's turns with the same calls, and on a corrected copy of each other turn. The student's
+other replies are context without loss.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _JACCARD_TOLERANCE = 0.05
 
 
 def shingles(text: str) -> set[str]:
-    """All sequences of three words, for similarity. Punctuation counts as words; case does not."""
+    """All sequences of three words. Each punctuation mark counts as a word; case is ignored."""
     words = _WORD.findall(text.casefold())
     if len(words) <= _SHINGLE_WORDS:
         return {" ".join(words)} if words else set()
@@ -109,7 +109,7 @@ class TaskPrompts:
             yield self.build_task(*prompt)
 
     def build_task(self, name: str | None, environment: str | None, text: str) -> TaskPrompt:
-        """Reduce a prompt to compare its similarity by what is specific within its environment."""
+        """Reduce a prompt to what is specific within its environment."""
         if environment is not None and environment in self._common_shingles:
             is_constant = text in self._constant_texts[environment]
             specific = shingles(text) - self._common_shingles[environment]

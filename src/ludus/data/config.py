@@ -137,7 +137,7 @@ def _excerpt_differences(old: JsonObject, new: JsonObject) -> Iterator[tuple[str
 
 
 def compare_settings(there: JsonObject, here: JsonObject) -> tuple[list[tuple[str, str, str]], int]:
-    """How two configs differ: settings as dotted name and both values; and how many are equal."""
+    """Compare two configs: the dotted names and values that differ, and how many are equal."""
     old, new = dict(_flatten_config(there)), dict(_flatten_config(here))
     differences = [
         (key, before, after)

@@ -204,7 +204,7 @@ class Episode(FrozenModel):
 
 
 def task_group_id(environment: str, task: Mapping[str, object]) -> str:
-    """The `group_id` of an episode, from its task: the same in every run."""
+    """The `group_id` of a task's episodes, which is the same in every run."""
     text = json.dumps([environment, task], sort_keys=True, ensure_ascii=False, default=str)
     return f"{stable_hash(text):016x}"
 

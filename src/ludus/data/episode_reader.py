@@ -173,7 +173,7 @@ def episodes(path: str | Path, *, strict: bool = False) -> Iterator[Episode]:
 
 
 def format_damaged_lines(count: int, first: Sequence[int]) -> str:
-    """What a reader skipped: `3 damaged lines (4, 9, 17)`; `first` are the first few numbers."""
+    """Format skipped lines as `3 damaged lines (4, 9, 17)`; `first` are the first few numbers."""
     numbers = ", ".join(map(str, first)) + (", …" if count > len(first) else "")
     return f"{count:,} damaged line{'s' if count != 1 else ''} ({numbers})"
 

@@ -46,8 +46,8 @@ def hub_front_matter(
 ) -> str:
     """The YAML block of a card on the Hub. Every value is written as JSON, which is valid YAML.
 
-    `datasets` caches a folder by its name and this block: a `description` that differs makes it
-    read changed files again.
+    `datasets` caches a folder by its name and this block: a changed `description` makes it read
+    the files again.
     """
     lines = [f"{key}: {_yaml_value(value)}" for key, value in values.items() if value]
     if features:
@@ -70,7 +70,7 @@ def _yaml_value(value: object) -> str:
 
 
 def to_single_line(value: object) -> str:
-    """Format a value for YAML and tables of a card on the Hub: one line, printable characters."""
+    """Format a value as one line of printable characters, for the YAML and tables of a card."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
@@ -84,7 +84,7 @@ def inline_code(value: object) -> str:
 
 
 def code_block(text: str, language: str) -> str:
-    """A code block of a card on the Hub, whose fence is longer than any backticks in the text."""
+    """A Markdown code block, whose fence is longer than any backticks in the text."""
     fence = "`" * max(3, _longest_backtick_run(text) + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 

@@ -118,7 +118,7 @@ def is_binary(shares: Sequence[float]) -> bool:
 
 
 def difference_interval(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """The interval of the difference of two means of unpaired values, by Welch's t-test.
+    """The interval of the difference between the means of unpaired values, by Welch's t-test.
 
     None for fewer than `MIN_SAMPLES` values on a side, and if the values of each side are equal.
     """
@@ -234,7 +234,7 @@ class TaskRewards:
 
 
 def format_mean(value: float, interval: Sequence[float] | None, *, label: str = "") -> str:
-    """An estimate with its interval: 0.350 (0.281 to 0.420); `label` stands before the interval."""
+    """Format an estimate as 0.350 (0.281 to 0.420); `label` precedes the interval."""
     if interval is None:
         return f"{value:,.3f}"
     return f"{value:,.3f} ({label}{interval[0]:,.3f} to {interval[1]:,.3f})"

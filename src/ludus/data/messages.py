@@ -165,7 +165,7 @@ def message_text(message: Mapping[str, object], *, image_text: str | None = None
 
 
 def prompt_text(messages: str | Sequence[JsonObject], *, image_text: str | None = None) -> str:
-    """The text of messages (JSON) before the first reply, without the system prompt.
+    """The text of the messages (JSON) before the first reply, without the system prompt.
 
     A string is a prompt without roles. Raises `KeyError` for a message without a role.
     """

@@ -1,4 +1,4 @@
-"""Rewards of the same tasks under several models: which differences are more than noise.
+"""Rewards of several models on the same tasks, and which differences are more than noise.
 
 An evaluation is the reward of each task, in an order that all evaluations of a run share.
 Differences are taken task by task, so that the difficulty of tasks cancels. Pure functions.
@@ -15,19 +15,19 @@ from ludus.data.interval_estimates import MIN_SAMPLES
 Rewards = Sequence[float | None]
 """The reward of each task; None: unscored."""
 SMOOTHING_EVALUATIONS = 3.0
-"""Neighbouring evaluations are of similar models: one that is so many further away weighs 1/e."""
+"""Distance at which an evaluation weighs 1/e. Neighbouring evaluations are of similar models."""
 MIN_PREFERENCE = 1.3
 """Standard errors by which a later model must be better to replace an earlier one."""
 FALL_WINDOWS = (1, 3)
 """Latest evaluations whose mean is compared with the best mean of three earlier ones in a row."""
 MIN_FALL_ERRORS = 3.0
-"""Standard errors of a fall that is more than noise,"""
+"""Standard errors from which a fall is more than noise, before `FALL_LUCK`."""
 FALL_LUCK = 0.3
-"""plus this times the logarithm of the number of evaluations: the best of many is partly luck."""
+"""Added to them, times the log of the number of evaluations: the best of many is partly luck."""
 
 
 def differences(before: Rewards, after: Rewards) -> list[float]:
-    """What each task gained; tasks that one of the two has no reward of are left out."""
+    """The change in reward of each task that has both rewards."""
     pairs = zip(before, after, strict=False)
     return [new - old for old, new in pairs if old is not None and new is not None]
 
@@ -44,7 +44,7 @@ def mean_rewards(evaluations: Sequence[Rewards], weights: Sequence[float] = ()) 
 
 
 def standard_errors(values: Sequence[float]) -> float:
-    """How many standard errors the mean of some differences is from 0."""
+    """The distance of the mean from 0, in standard errors."""
     if len(values) < MIN_SAMPLES:
         return 0.0
     mean, error = fmean(values), stdev(values) / sqrt(len(values))
@@ -57,8 +57,8 @@ def standard_errors(values: Sequence[float]) -> float:
 def is_better(evaluations: Sequence[Rewards], later: int, earlier: int) -> bool:
     """Whether the model of evaluation `later` is better than the one of `earlier`.
 
-    Both are judged by all evaluations, of which the nearest weigh most: single ones are noisy, and
-    the best of many noisy ones is rarely the best model.
+    Both are judged by a mean over all evaluations, weighted by distance: single ones are noisy,
+    and the best of many is rarely the best model.
     """
 
     def smoothed(at: int) -> Rewards:
@@ -69,10 +69,10 @@ def is_better(evaluations: Sequence[Rewards], later: int, earlier: int) -> bool:
 
 
 def find_fall(evaluations: Sequence[Rewards], count: int) -> tuple[range, float, float] | None:
-    """The earlier evaluations than which the latest ones are worse by more than noise, if any.
+    """Find earlier evaluations that were better than the latest ones by more than noise.
 
-    Returns which ones they are, and the mean reward of them and of the latest. `count` is how many
-    evaluations the run has made, if some were forgotten.
+    Returns their indices, their mean reward, and the mean reward of the latest ones. `count` is
+    the number of all evaluations of the run, including forgotten ones.
     """
     for size in FALL_WINDOWS:
         earlier = evaluations[: len(evaluations) - size]

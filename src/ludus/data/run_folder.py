@@ -158,7 +158,7 @@ class RunFolder:
 
 
 def find_unused_dir(path: Path) -> Path:
-    """For a new run, the first of `path`, `path-2`, `path-3` and so on that does not exist yet."""
+    """Find the first of `path`, `path-2`, `path-3` and so on that does not exist yet."""
     if path.name in ("", ".."):
         path = path.resolve()
     folder, number = path, 1
@@ -209,7 +209,7 @@ DISTRIBUTION = "ludus-rl"
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """For `run.json`: versions of Ludus, Python and the installed `packages`."""
+    """The versions of Ludus, Python and the installed `packages`."""
     installed = {"ludus": version(DISTRIBUTION), "python": platform.python_version()}
     for name in packages:
         try:

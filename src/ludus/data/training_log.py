@@ -86,9 +86,9 @@ def log_points(log: Sequence[LogEntry], key: str = "loss") -> list[tuple[int, fl
 
 
 def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
-    """Of a training log, or the record of a finished run: steps, first and last loss or reward.
+    """Summarize steps, first and last loss or reward, from a record or else from its log.
 
-    Empty for a run that has not made a step.
+    Empty before the first step.
     """
     metrics = object_field(record, "metrics")
     name = "reward" if record.get("kind") == "grpo" else "loss"
@@ -106,7 +106,7 @@ def summarize_training(record: JsonObject, log: Sequence[LogEntry]) -> str:
 
 
 def metric(entry: LogEntry, key: str) -> float | None:
-    """The finite number that an entry of the training log has under a key, or None."""
+    """The value of a metric in an entry of the log, or None if it is missing or not finite."""
     value = entry.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -114,7 +114,7 @@ def metric(entry: LogEntry, key: str) -> float | None:
 
 
 def metric_values(entries: Iterable[LogEntry], key: str) -> list[float]:
-    """The finite values under a key of the training log; entries without one are skipped."""
+    """The finite values of a metric; entries without one are skipped."""
     values = (metric(entry, key) for entry in entries)
     return [value for value in values if value is not None]
 
@@ -142,7 +142,7 @@ def window_size(steps: int) -> int:
 
 
 def first_and_last_means(rewards: Sequence[float]) -> tuple[float, float] | None:
-    """Means over the first and the last window of a training log; None without rewards."""
+    """The mean rewards of the first and the last window; None without rewards."""
     size = window_size(len(rewards))
     return (fmean(rewards[:size]), fmean(rewards[-size:])) if rewards else None
 
@@ -170,7 +170,7 @@ def bucket_log_fields(label: str, bucket: BucketMetrics) -> dict[str, float]:
 
 
 def read_bucket_metrics(entry: LogEntry) -> dict[str, BucketMetrics]:
-    """The buckets in an entry of the training log, by label; empty without a curriculum."""
+    """Read the metrics of buckets, by label; empty without a curriculum."""
     buckets = {}
     for key in entry:
         label, _, name = key.removeprefix(_PREFIX).rpartition("/")
@@ -191,7 +191,7 @@ def sparkline(
     high: float | None = None,
     width: int = 40,
 ) -> str:
-    """The curve of a training log as a line of block characters; several values share a block.
+    """Draw a curve as a line of block characters; several values share a block.
 
     Scaled to the given range, by default from the lowest to the highest value. Empty for a single
     value without a range.

@@ -139,7 +139,7 @@ LENGTH_MULTIPLE = 64
 
 
 def quantile(counts: Mapping[int, int], share: float) -> int:
-    """The length in tokens that at least this share of the training rows does not exceed."""
+    """The smallest length in tokens that at least this share of the rows does not exceed."""
     target, cumulative = share * sum(counts.values()), 0
     for length in sorted(counts):
         cumulative += counts[length]
@@ -149,7 +149,7 @@ def quantile(counts: Mapping[int, int], share: float) -> int:
 
 
 def suggest_max_length(counts: Mapping[int, int]) -> int:
-    """A maximum length that truncates at most 1 % of the training rows, rounded up.
+    """Suggest a maximum length that truncates at most 1 % of the rows, rounded up.
 
     It ignores the few longest rows, for which all others would be padded, and never exceeds the
     longest row.

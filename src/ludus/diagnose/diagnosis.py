@@ -100,7 +100,7 @@ def format_diagnosis(diagnosis: Diagnosis) -> list[str]:
 
 
 def format_verdict(verdict: Verdict) -> str:
-    """A line of the diagnosis: name, finding and advice as two sentences."""
+    """Format a verdict as one line: its name, and finding and advice as sentences."""
     advice = verdict.advice[:1].upper() + verdict.advice[1:]
     return f"{verdict.name}: {verdict.finding}. {advice}."
 
@@ -126,7 +126,7 @@ class RunData:
 
 
 def read_run(folder: Path) -> RunData:
-    """Read a GRPO run to diagnose; raise RunError for another folder, and before the first step."""
+    """Read a GRPO run; raises `RunError` for any other folder, and before the first step."""
     file = folder / RECORD_FILE
     try:
         # Without its schema, which belongs to training.

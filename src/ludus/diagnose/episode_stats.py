@@ -52,7 +52,7 @@ class TokenLimits(NamedTuple):
     reply: int | None = None
 
     def reached(self, sampled_tokens: int) -> Limit:
-        """Which limit cut off an episode of these stats; the context, if it is below the others."""
+        """Which limit cut off an episode with this many sampled tokens."""
         if self.episode is None or sampled_tokens >= self.episode:
             return "episode"
         return "reply" if self.reply is not None and sampled_tokens >= self.reply else "context"

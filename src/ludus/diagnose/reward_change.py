@@ -16,14 +16,14 @@ from ludus.diagnose.step_log import RewardScale, StepLog, metric_mean
 
 
 def format_number(value: float, *, digits: int = 3, sign: str = "") -> str:
-    """Format a number beside a reward change, with all digits before the point: 1,235, 0.0123."""
+    """Format a number with all digits before the point: 1,235, 0.0123."""
     if abs(value) < 10**digits - 0.5:
         return f"{value:{sign}.{digits}g}"
     return f"{value:{sign},.0f}"
 
 
 def format_share(share: float) -> str:
-    """Format a share beside a reward change as percent: 0.954 -> 95 %, 0.996 -> 99.6 %."""
+    """Format a share as percent: 0.954 -> 95 %, 0.996 -> 99.6 %."""
     percent = 100 * share
     rounded = f"{percent:.0f}" if 1 <= percent <= 99 or percent in (0, 100) else f"{percent:.1f}"
     return f"{rounded} %"
@@ -89,7 +89,7 @@ def reward_change(log: StepLog, episodes: RunEpisodes) -> RewardChange | None:
 def first_and_last_groups(
     log: StepLog, episodes: RunEpisodes, environment: str | None = None
 ) -> tuple[list[EpisodeGroupStats], list[EpisodeGroupStats]]:
-    """The groups between which the reward changed: of the first and of the last window."""
+    """The groups of the first and of the last window, between which the reward changed."""
     first_window_end = step_number(log.first_window[-1])
     last_window_start = (
         step_number(log.entries[-log.window_size - 1]) + 1 if len(log.entries) > 1 else 0

@@ -231,7 +231,7 @@ MIN_FORMAT_SHARE = 0.5
 
 
 def check_format(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: few calls were valid and the reward stayed low, to the end."""
+    """Report that few calls were valid, and that the reward stayed low."""
     start, end = run.mean_at_start("format"), run.mean_at_end("format")
     change = run.change
     if start is None or end is None or max(start, end) > MIN_FORMAT_SHARE:
@@ -257,7 +257,7 @@ def _named_changes(run: RunEvidence, name: str) -> Iterator[tuple[str, RewardCha
 
 
 def check_too_easy(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: only if the best possible reward is known: the best seen may be far below it."""
+    """Report a high initial reward, if the best possible one is known."""
     for name, change in _named_changes(run, "too easy"):
         if change.normalized_initial >= EASY_REWARD and change.scale.is_unit:
             yield problem(
@@ -269,7 +269,7 @@ def check_too_easy(run: RunEvidence) -> Iterator[Verdict]:
 
 
 def check_too_hard(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: the reward started low and did not change, and most groups had zero variance."""
+    """Report a low, unchanged reward if most groups had zero variance."""
     for name, change in _named_changes(run, "too hard"):
         if change.normalized_initial > HARD_REWARD or change.scale.is_constant:
             continue
@@ -296,7 +296,7 @@ MIN_FALL_STANDARD_ERRORS = 5.0
 
 
 def check_reward_fell(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: past saturation if the reward rose before it fell, else getting worse."""
+    """Report a fall in reward: past saturation if it rose first, else getting worse."""
     log, change = run.log, run.change
     best, final = log.best_window(), run.mean_at_end("reward")
     held_out = [reward for _, reward in log.held_out]
@@ -344,7 +344,7 @@ LOW_REWARD = 0.5
 
 
 def check_entropy(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: entropy was low while reward was low: from the start, or since the run's middle."""
+    """Report low entropy at low reward, from the start or since the middle of the run."""
     scale = run.change.scale
     if scale.is_constant or scale.normalize(run.change.final) > LOW_REWARD:
         return
@@ -376,7 +376,7 @@ DEAD_GROUPS_SHARE = 0.6
 
 
 def check_dead_groups(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: most groups had zero variance in both halves of the run, up to its saturation."""
+    """Report zero variance in most groups, in both halves of the run up to its saturation."""
     entries = run.log.entries
     if run.early_stop is not None:
         entries = run.log.entries_before(run.early_stop[0])
@@ -398,7 +398,7 @@ WASTED_STEPS_FRACTION = 0.1
 
 
 def check_saturated(run: RunEvidence) -> Iterator[Verdict]:
-    """Rule: `early_stop` would have ended the run, and nothing was gained after that."""
+    """Report where `early_stop` would have ended the run, if it gained nothing after that."""
     log, final = run.log, run.mean_at_end("reward")
     if run.early_stop is None or final is None:
         return

@@ -49,7 +49,7 @@ def window_means(values: Sequence[float], size: int) -> list[float]:
 
 
 def estimate_noise(rewards: Sequence[float]) -> float:
-    """Standard deviation of the rewards of logged steps, estimated from successive differences.
+    """Estimate the standard deviation of the rewards of steps from successive differences.
 
     Differences of neighbouring steps, because over a longer distance the reward also changes by
     learning. Absolute instead of squared differences, so that a single jump weighs little.
@@ -69,7 +69,7 @@ class RewardScale:
 
     @classmethod
     def from_rewards(cls, rewards: Iterable[float]) -> RewardScale:
-        """The scale of logged rewards: 0 to 1 if all of them lie in it, else the observed range."""
+        """The scale of these rewards: 0 to 1 if all of them lie in it, else the observed range."""
         values = list(rewards)
         low, high = min(values, default=0.0), max(values, default=1.0)
         return cls(0.0, 1.0) if low >= 0.0 and high <= 1.0 else cls(low, high)
@@ -89,7 +89,7 @@ class RewardScale:
         return self.normalize_delta(reward - self.low)
 
     def normalize_delta(self, difference: float) -> float:
-        """Return a difference of logged rewards as a fraction of the scale."""
+        """Return a difference of rewards as a fraction of the scale."""
         width = self.high - self.low
         return difference / width if width else 0.0
 

@@ -106,7 +106,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return None
 
     def task_key(self) -> str | None:
-        """What identifies the task, after a reset; None if the first observation does.
+        """Return what identifies the task after a reset; None if the first observation does.
 
         Optional: for a task with a hidden part, such as a secret word. Tasks with the same key are
         in the same split, so that what a model was trained on is not what it is evaluated on.

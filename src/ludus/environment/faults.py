@@ -156,7 +156,7 @@ def is_author_error(error: BaseException) -> bool:
 
 
 def to_wire_error(error: BaseException, cls: type) -> WireError:
-    """The wire error of a fault in `cls`; re-raises cancellations, signals and wire errors."""
+    """Convert a fault in `cls` to a wire error; re-raises cancellations, signals, wire errors."""
     if isinstance(error, WireError) or not is_author_error(error):
         raise error
     failed = ExecutionFailed(describe_exception(error))
@@ -183,7 +183,7 @@ class raise_with_location:
 
 
 def explain_validation_error(error: ValidationError, known: list[str], *, prefix: str = "") -> str:
-    """Format the fault that validation found in one line, for a model or a user."""
+    """Format a validation error in one line, for a model or a user."""
     parts = []
     for item in error.errors(include_url=False, include_input=False):
         where = ".".join(str(part) for part in item["loc"])

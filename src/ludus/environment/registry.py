@@ -54,7 +54,7 @@ def registered_environments() -> Mapping[str, EntryPoint]:
 
 
 def find_environment(spec: str) -> EnvSpec:
-    """Find the registered environment of a name, a variant, an import path or a file."""
+    """Find an environment by its name, with or without a variant, its import path or its file."""
     if is_remote(spec):
         raise EnvironmentNotFound(
             f"{spec} is served elsewhere. Give an installed environment, or file.py:Class."

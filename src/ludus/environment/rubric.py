@@ -116,7 +116,7 @@ class Rubric:
 
 
 async def call_episode_function(function: EpisodeFunction, episode: Episode) -> object:
-    """For a rubric, call a function of an episode; a synchronous one in a thread: it may block."""
+    """Call a function on an episode; a synchronous one runs in a thread, as it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(episode)
     value = await asyncio.to_thread(function, episode)
@@ -124,9 +124,9 @@ async def call_episode_function(function: EpisodeFunction, episode: Episode) -> 
 
 
 def to_score(value: object) -> float | None:
-    """The score of a rubric from a scalar of Python, NumPy or PyTorch; None stays None.
+    """Convert a scalar of Python, NumPy or PyTorch to a score; None stays None.
 
-    Raises `ValueError` for anything else, also for strings.
+    Raises `ValueError` for anything else, including strings.
     """
     if value is None:
         return None

@@ -229,10 +229,9 @@ class _QuietGenerator(GenerateJsonSchema):
 
 
 def task_schema(env_spec: EnvSpec) -> JsonObject:
-    """The spec's schema of the task arguments, with the descriptions of the class's docstring.
+    """The schema of the task arguments, with their descriptions from the class's docstring.
 
-    Arguments whose types have no schema, as some of OpenEnv's environments have them, accept
-    anything.
+    Arguments whose types have no schema, as in some of OpenEnv's environments, accept anything.
     """
     schema: JsonObject
     try:

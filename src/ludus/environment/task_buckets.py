@@ -109,7 +109,7 @@ class Bucket:
 
 
 def select_environments(environments: Mixture, axes: Sequence[TaskAxis], *, option: str) -> Mixture:
-    """The environments whose buckets these axes make: one, or the axes' variants.
+    """Select the environments that the axes vary: the given one, or variants of it.
 
     `option` is the argument that the axes come from, for errors.
     """

@@ -1,8 +1,8 @@
-"""Splits of an environment's tasks by what identifies a task, so that no two share one.
+"""Splits of an environment's tasks by what identifies a task, so that no task is in two splits.
 
-Seeds do not identify tasks: 128 seeds that no training has used may have the words of a list that
-it knows. A task is identified by the environment's `task_key()`, or else by its first observation.
-A hash of that decides the split: every stage knows it without knowing what others have played.
+Seeds do not identify tasks: a seed that training has not used may draw a word that training has
+seen. A task is identified by the environment's `task_key()`, or else by its first observation.
+A hash of that decides the split, so every stage knows it without knowing what others have played.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Split = Literal["train", "validation", "test"]
 TaskChoice = Literal["train", "validation", "test", "all"]
 """A split, or all tasks."""
 _SHARES = 8
-"""One in so many tasks is for validation, one for the test, and the others are for training."""
+"""One in this many tasks is for validation, one is for the test, and the others for training."""
 
 
 def key_digest(key: str) -> str:
-    """What the wire has of a key, which may be the answer of a task."""
+    """Hash a key to send it over the wire: the key itself may be the answer of a task."""
     return f"{stable_hash(key):016x}"
 
 

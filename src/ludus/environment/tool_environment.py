@@ -146,7 +146,7 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
 
 def as_observation(value: Any) -> Observation:
-    """Convert what a ToolEnvironment's tool, reset or step returns to an observation."""
+    """Convert the return value of a tool, `reset` or `step` to an observation."""
     if isinstance(value, StepResult) or type(value).__name__ == "StepResult":
         # OpenEnv's, too: its environments may return what its clients do.
         inner = as_observation(value.observation)
@@ -162,7 +162,7 @@ def as_observation(value: Any) -> Observation:
 
 
 def as_tool_result(name: str, observation: Observation) -> CallToolObservation:
-    """Convert an observation of a ToolEnvironment to the result of the tool that was called."""
+    """Convert an observation to the result of the tool that was called."""
     fields = observation.model_dump(mode="json", exclude={"reward", "done"})
     return CallToolObservation(
         tool_name=name,

@@ -185,7 +185,7 @@ class WorkerPool(Generic[WorkerT]):
         self._queues: dict[asyncio.AbstractEventLoop, _RequestQueue[WorkerT]] = {}
 
     def lend(self, *, new: bool = False) -> WorkerT:
-        """An idle worker process, or a new one."""
+        """Lend an idle worker process, or start one."""
         while not new:
             with self._lock:
                 if not self._idle:
@@ -200,7 +200,7 @@ class WorkerPool(Generic[WorkerT]):
         return worker
 
     def give_back(self, worker: WorkerT) -> None:
-        """Keep an idle worker process, or end it if there are enough."""
+        """Take a worker process back, and keep it or end it if there are enough."""
         with self._lock:
             keep = self._max_idle is None or len(self._idle) < self._max_idle
             if keep:
@@ -218,7 +218,7 @@ class WorkerPool(Generic[WorkerT]):
             self.workers.discard(worker)
 
     def end_idle(self, after_s: float = 0.0) -> None:
-        """End the worker processes that have been idle for so long."""
+        """End the worker processes that have been idle for at least `after_s`."""
         with self._lock:
             latest = time.monotonic() - after_s
             expired = [worker for since, worker in self._idle if since <= latest]
@@ -294,7 +294,7 @@ class _RequestQueue(Generic[WorkerT]):
         return await request.reply
 
     def release_workers(self) -> None:
-        """Return idle worker processes after the loop was closed; end the busy ones."""
+        """Give back idle worker processes and end busy ones, after the loop was closed."""
         for worker in self._idle:
             self._pool.give_back(worker)
         for worker in self._busy:

@@ -25,8 +25,7 @@ class EvalConfig(RolloutConfig):
     seed: Annotated[int, Option("Tasks", advanced=True)] = 999
     """Seed that selects the tasks; by default not the one of the training data."""
     split: Annotated[TaskChoice, Option("Tasks", hidden=True)] = "test"
-    """Tasks that are played, divided by what identifies them: those to train on, those that select
-    models, those that judge them, or all."""
+    """Split of the tasks to play: for training, for selecting models, for judging them, or all."""
     sweep: Annotated[Sequence[str], Option("Tasks", metavar="NAME=LOW..HIGH|NAME=VALUE,VALUE")] = ()
     """Argument of reset to vary, such as max_digits=2..6, with `num_episodes` at each value;
     repeatable for combinations."""

@@ -46,9 +46,9 @@ class Attempt:
 
 
 def load_attempts(folder: RunFolder, planned_episodes: int) -> list[Attempt]:
-    """Load the attempts to compute metrics of: the recorded episodes of the plan, in its order.
+    """Load the recorded episodes of the plan, in its order, to compute metrics of.
 
-    Of an episode that was retried, the first one that is not broken counts, as on resume.
+    If an episode was retried, the first attempt that is not broken counts, as on resume.
     """
     attempts: dict[int, Attempt] = {}
     for episode in episodes(folder.episodes_path, strict=False):
@@ -215,7 +215,7 @@ def _are_successes(metric: Metric, values: Iterable[Iterable[float]]) -> bool:
 def pair_tasks(
     metric: Metric, base: Iterable[Attempt], other: Iterable[Attempt]
 ) -> list[PairedTask]:
-    """For metrics of a difference: both candidates' tasks, with attempts of the same number."""
+    """Pair the values of a metric by task and attempt, for attempts that both candidates made."""
     base_values = {each.plan_index: metric.compute(each) for each in base if not each.broken}
     pairs: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for attempt in other:

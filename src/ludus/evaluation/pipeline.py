@@ -110,7 +110,7 @@ async def evaluate(
         said = set[str]()
 
         def report(event: ProgressEvent) -> None:
-            """Report what concerns all candidates once."""
+            """Report progress, but each notice only once for all candidates."""
             if not isinstance(event, Notice) or event.message not in said:
                 progress(event)
             if isinstance(event, Notice):
@@ -203,10 +203,10 @@ def _is_complete(folder: Path, settings: JsonObject, config: EvalConfig) -> bool
 
 
 def load_known_tasks(source: Path) -> frozenset[str]:
-    """Ids and prompts of tasks not to evaluate on: from a data set, a run, or a file of rows.
+    """Load ids and prompts of tasks not to evaluate on from a data set, a run or a file of rows.
 
-    Small task spaces repeat themselves: another seed may give the same question again. So prompts
-    are compared too, by their exact text.
+    In small task spaces, another seed may give the same question again. So prompts are compared
+    too, by their exact text.
     """
     files = [source / name for name in _DATA_FILES] if source.is_dir() else [source]
     file = next((file for file in files if file.is_file()), None)
@@ -230,7 +230,7 @@ def load_known_tasks(source: Path) -> frozenset[str]:
 
 
 def exclude_known(attempts: Sequence[Attempt], known: frozenset[str]) -> list[Attempt]:
-    """Return the attempts to evaluate: those whose task and prompt are not known.
+    """Return the attempts whose task and prompt are not known.
 
     If all tasks of an environment have the same prompt, as in a game whose secret is not shown,
     the prompt identifies nothing, and only the task id counts.

@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 def judge_difference(difference: MeanEstimate, tasks: int) -> Outcome:
-    """The verdict in the results on a difference between two candidates over some tasks."""
+    """Judge a difference between two candidates over this many tasks."""
     if difference.low is not None and difference.low > 0:
         return Outcome.BETTER
     if difference.high is not None and difference.high < 0:
@@ -57,7 +57,7 @@ def judge_difference(difference: MeanEstimate, tasks: int) -> Outcome:
 
 
 def format_difference(difference: MeanEstimate, metric: Metric) -> str:
-    """A difference in the results with its interval: +12.0 pp (+3.1 to +20.4)."""
+    """Format a difference with its interval: +12.0 pp (+3.1 to +20.4)."""
     text = metric.format_number(difference.value, "+") + (" pp" if metric.is_share else "")
     if difference.low is None or difference.high is None:
         return f"{text} {NO_INTERVAL}"
@@ -68,7 +68,7 @@ def format_difference(difference: MeanEstimate, metric: Metric) -> str:
 def describe_verdict(
     outcome: Outcome, difference: MeanEstimate, metric: Metric, *, label: str, base: str
 ) -> str:
-    """A verdict in the results as a sentence."""
+    """Describe a verdict in a sentence."""
     title = metric.title if metric.name.startswith(PASS_PREFIX) else metric.title.lower()
     result = format_difference(difference, metric)
     if outcome is not Outcome.NOT_RESOLVED:
@@ -128,7 +128,7 @@ class Evaluation:
 
     @property
     def shown_metrics(self) -> tuple[Metric, ...]:
-        """The metrics of the results that at least one candidate has a value of to show.
+        """The metrics for which at least one candidate has a value to show.
 
         Format compliance is shown also if every reply was cut off: its row says that there is no
         value.
@@ -147,7 +147,7 @@ class Evaluation:
 
     @property
     def verdict_metrics(self) -> tuple[Metric, ...]:
-        """Accuracy in the results, and mean reward unless it is equal: rewards of 0 and 1 only."""
+        """Accuracy, and mean reward unless it is equal, as with rewards of 0 and 1 only."""
         is_same = all(
             score.metrics.get(ACCURACY) is None
             or score.metrics[ACCURACY].value == score.metrics[MEAN_REWARD].value
@@ -162,7 +162,7 @@ class Evaluation:
         return tuple(score for score in self.scores if Outcome.WORSE in score.verdicts.values())
 
     def describe_verdicts(self) -> list[tuple[Outcome, str]]:
-        """Return in words how each candidate's results compare with the first one's."""
+        """Describe how each candidate compares with the first one, in a sentence per metric."""
         base, described = self.scores[0].label, list[tuple[Outcome, str]]()
         for score in self.scores[1:]:
             for metric in self.verdict_metrics:

@@ -1,7 +1,7 @@
-"""Results of parts of the tasks: by environment, and by difficulty.
+"""Results by environment and by difficulty.
 
-The difficulty of a task are the arguments of `reset` in which the tasks of its environment differ,
-such as the values of `sweep`.
+The difficulty of a task is given by the arguments of `reset` in which the tasks of its environment
+differ, such as the values of `sweep`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def build_slices(
 
 
 def find_levels(attempts: Sequence[Attempt]) -> dict[int, str]:
-    """For slices by difficulty: each attempt's level by its index in the plan, from easy to hard.
+    """Map the plan index of each attempt to its level of difficulty, from easy to hard.
 
     Empty if all tasks have the same arguments, or if they have more combinations than levels.
     """

@@ -28,7 +28,7 @@ class ResultTable:
 
 
 def build_tables(evaluation: Evaluation) -> list[ResultTable]:
-    """Return the results as tables: the most readable first, the narrowest last."""
+    """Build tables of the results: the most readable first, the narrowest last."""
     if len(evaluation.scores) <= _MAX_SIDE_BY_SIDE:
         return [build_wide_table(evaluation), build_long_table(evaluation)]
     return [build_long_table(evaluation)]
@@ -92,7 +92,7 @@ def build_slice_tables(evaluation: Evaluation) -> list[ResultTable]:
 
 
 def build_notes(evaluation: Evaluation) -> list[str]:
-    """Return the notes below the tables: what is excluded from the results, and why."""
+    """Build the notes below the tables: what is excluded from the results, and why."""
     settings = evaluation.settings
     limits = [
         f"`{name}` {settings[name]}"
@@ -121,7 +121,7 @@ def build_notes(evaluation: Evaluation) -> list[str]:
 
 
 def describe_method(evaluation: Evaluation) -> str:
-    """Return how to read the tables."""
+    """Explain the intervals and deltas in the tables."""
     text = "In brackets: 95% confidence intervals."
     if any(NO_INTERVAL in cell for row in build_wide_table(evaluation).rows for cell in row):
         text += f" No interval: fewer than {MIN_SAMPLES} tasks, or all with the same value."
@@ -131,7 +131,7 @@ def describe_method(evaluation: Evaluation) -> str:
 
 
 def render_report(evaluation: Evaluation) -> str:
-    """Return the README.md of an evaluation, with its tables."""
+    """Render the README.md of an evaluation, with its tables."""
     settings, table = evaluation.settings, build_tables(evaluation)[0]
     labels = ", ".join(score.label for score in evaluation.scores)
     repeats = f", each task {settings['group_size']} times" if settings["group_size"] > 1 else ""

@@ -42,8 +42,8 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "report": ("view", "Write one page to share."),
     },
 }
-"""By section of the help: the module of a command, and what it does in one line. The function is
-named for the command's words or the last one: `push_env_command`, `sft_command`."""
+"""Module and summary of each command, by section of the help. The function is named for all words
+of the command or for the last one: `push_env_command`, `sft_command`."""
 
 GROUPS: Mapping[str, str] = {
     "train": "Train a model: SFT, DPO, GRPO, or rounds with a tutor.",

@@ -99,7 +99,7 @@ def doctor_command(*, as_json: common.JsonObject = False) -> None:
 
 
 def check_packages(required: Iterable[str]) -> Iterator[Finding]:
-    """The doctor's findings for the packages that every command needs, and for each extra.
+    """Check the packages that every command needs, and those of each extra.
 
     `required` are requirements as in the metadata of a package.
     """
@@ -150,7 +150,7 @@ def _installed(name: str) -> str | None:
 
 
 def check_torch(python: str = sys.executable) -> Iterator[Finding]:
-    """For the doctor, import PyTorch in another process: a broken one may end the interpreter."""
+    """Check PyTorch by importing it in a subprocess: a broken one may end the interpreter."""
     if find_spec("torch") is None:
         yield Finding("GPU", "missing", "PyTorch is not installed")
         return
@@ -182,7 +182,7 @@ def check_torch(python: str = sys.executable) -> Iterator[Finding]:
 
 
 def check_programs() -> Iterator[Finding]:
-    """For the doctor: programs outside Python, each with the environment that needs it."""
+    """Check programs outside Python, each with the environment that needs it."""
     from ludus.client.container import find_container_engine
     from ludus.envs.browsergym.worker import find_chromium
 
@@ -220,7 +220,7 @@ def _check_bubblewrap() -> Finding:
 
 
 def check_accounts() -> Iterator[Finding]:
-    """For the doctor: keys and logins; whether they are there, never what they are."""
+    """Check that keys and logins are there, without showing them."""
     from ludus.agents.api_keys import API_PROVIDERS, find_api_key
 
     for provider in API_PROVIDERS:

@@ -111,7 +111,7 @@ def print_lint_report(report: LintReport, *, strict: bool) -> None:
 
 
 def print_lint_row(example: LintExample) -> None:
-    """Print the text of a row of `ludus lint`; text with loss is coloured or in brackets."""
+    """Print a rendered row; text that bears the loss is coloured or in brackets."""
     from rich.text import Text
 
     out, rendered = console(), example.rendered

@@ -48,7 +48,7 @@ class BuildOptions:
     ] = None
 
     def write(self, spec: str) -> tuple[EnvSource, Path]:
-        """Write the build context to publish; returns the environment and the folder."""
+        """Write the build context; returns the environment's source and the folder."""
         from ludus.publish.build_context import write_build_context
         from ludus.publish.env_source import find_source
 

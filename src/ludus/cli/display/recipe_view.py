@@ -55,7 +55,7 @@ def print_plan(
     *,
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print the stages of a recipe to run and why, their commands, and missing inputs."""
+    """Print which stages of a recipe run and why, their commands, and missing inputs."""
     for plan in plans:
         print_text(f"{plan.stage.name}: {plan.reason or 'up to date'}", "bold")
         if plan.runs:
@@ -74,7 +74,7 @@ def print_ending(
     *,
     ran: Sequence[str],
 ) -> None:
-    """After a recipe, print its last evaluation, unless just printed, and the next steps."""
+    """Print a recipe's last evaluation, unless it ran just now, its reports and next steps."""
     from ludus.cli.display.eval_table import print_stored_evaluation
     from ludus.recipe.recipe_file import substitute
 

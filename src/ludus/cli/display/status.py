@@ -205,7 +205,7 @@ class JsonStatus(LogStatus):
 
 
 def format_event(event: str, fields: Mapping[str, object]) -> str:
-    """An event of a status as a line of `--json`. Numbers that are not finite are null."""
+    """Format an event as a line of `--json`. Numbers that are not finite become null."""
     from ludus.data.json_files import to_jsonable
 
     return json.dumps(to_jsonable({"event": event, **fields}), allow_nan=False)
@@ -291,7 +291,7 @@ def bar_line(
     total: int | None = None,
     done: int = 0,
 ) -> RenderableType:
-    """Render a status as title, bar and texts in one line; without the bar if it is too narrow."""
+    """Render title, bar and texts in one line; without the bar if the terminal is too narrow."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -308,7 +308,7 @@ def bar_line(
 
 
 def progress_counts(progress: PhaseProgress) -> list[str]:
-    """For a status: count, speed and estimated time left."""
+    """Format count, speed and estimated time left."""
     done = f"{progress.done:,}"
     if progress.total is not None:
         done = f"{done}/{progress.total:,}"
@@ -321,7 +321,7 @@ def progress_counts(progress: PhaseProgress) -> list[str]:
 
 
 def decode_texts(tokens: int | None, rate: float | None) -> list[str]:
-    """For a status: sampled tokens and their rate; empty if tokens are not counted."""
+    """Format sampled tokens and their rate; empty if tokens are not counted."""
     if tokens is None:
         return []
     sampled = f"{format_count(tokens)} tokens"

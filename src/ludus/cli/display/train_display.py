@@ -92,7 +92,7 @@ class MetricsDisplay:
 
     @property
     def seconds_left(self) -> float | None:
-        """Time left of the training, by the mean step so far, less the time since the last step."""
+        """Estimate the time left from the mean step so far, less the time since the last step."""
         done = self.step - self._first_step
         if done <= 0:
             return None
@@ -101,7 +101,7 @@ class MetricsDisplay:
         return max(0.0, left - (time.monotonic() - self._last_logged_at))
 
     def log_texts(self) -> list[str]:
-        """Display metrics and pace in one line of a log file."""
+        """Format metrics and pace for a line of a log file."""
         rows = [f"{name} {text}" for name, text in self.rows(ascii_only=True)]
         return [*(rows or format_metrics(self.latest, _LOSS_FORMATS)), *self.pace_texts()]
 

@@ -37,7 +37,7 @@ def diagnose_training(folder: Path) -> Diagnosis | None:
 
 
 def training_summary_fields(result: TrainResult) -> JsonObject:
-    """The summary of a training that --json prints."""
+    """Return the fields that --json prints."""
     from ludus.data.json_files import to_jsonable
     from ludus.train.output.record import read_record
     from ludus.tutoring import TutorResult
@@ -74,7 +74,7 @@ def print_training_summary(
 
 
 def result_lines(result: TrainResult) -> list[tuple[str, str]]:
-    """For the summary: steps, loss or reward, and time of SFT, DPO and GRPO."""
+    """Return the summary of SFT, DPO or GRPO: steps, loss or reward, and time."""
     from ludus.diagnose.reward_change import format_change_with_interval
     from ludus.train.output.record import read_record
 
@@ -114,7 +114,7 @@ def result_lines(result: TrainResult) -> list[tuple[str, str]]:
 
 
 def round_lines(result: TutorResult) -> list[tuple[str, str]]:
-    """For the summary: a line for each round of a tutor."""
+    """Return the summary of training with a tutor: a line per round."""
 
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.1%}"
@@ -129,7 +129,7 @@ def round_lines(result: TutorResult) -> list[tuple[str, str]]:
 
 
 def advice(folder: Path, model: str, environment: Sequence[str] | None) -> list[str]:
-    """For the summary: verdicts on a GRPO run, how to extend it, and the command to evaluate it."""
+    """Return verdicts on a GRPO run, how to extend it, and the command to evaluate the model."""
     from ludus.diagnose.diagnosis import format_verdict
     from ludus.train.output.checkpoints import latest_checkpoint
     from ludus.train.output.model_card import UNKNOWN_ENVIRONMENT, environment_arguments

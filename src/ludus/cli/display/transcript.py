@@ -58,7 +58,7 @@ def print_transcript(episode: Episode) -> None:
 
 
 def print_message(message: Message, *, title: str | None = None) -> None:
-    """Print one message of a transcript below its role, or another title."""
+    """Print a message below its role, or below `title`."""
     style = _ROLE_STYLES[message.role]
     print_text(title or message.role, f"bold {style}")
     if message.reasoning_content:
@@ -86,14 +86,14 @@ def _print_indented(text: str, style: str) -> None:
 
 
 def find_viewable_rows(data: Path) -> Path | None:
-    """Find the file of which a row's transcript can be printed; None if the folder has none."""
+    """Find the file whose rows can be printed; None if the folder has none."""
     if data.is_file():
         return data
     return next((data / name for name in _ROW_FILES if (data / name).is_file()), None)
 
 
 def read_row(file: Path, key: str) -> JsonObject:
-    """Read the row whose transcript is printed: by number, from 0, or by the episode's id."""
+    """Read a row by its number, from 0, or by the id of its episode."""
     from ludus.curation.lint.runner import read_rows
 
     rows = (row for _, row in read_rows(file))
@@ -109,7 +109,7 @@ def read_row(file: Path, key: str) -> JsonObject:
 
 
 def print_row(file: Path, key: str, row: JsonObject) -> None:
-    """Print the transcript of a training row: a conversation, or a prompt with completions."""
+    """Print a training row: a conversation, or a prompt with completions."""
     from ludus.curation.formats.base import FormatError
     from ludus.curation.formats.chat_messages import parse_messages
 

@@ -77,7 +77,7 @@ def as_object(value: object) -> JsonObject:
 
 
 def parse_score(value: object, name: str) -> float | None:
-    """Parse the score in a line of a format. Null and NaN mean unscored; booleans are 0 or 1."""
+    """Parse a score. Null and NaN mean unscored; booleans are 0 or 1."""
     if value is None:
         return None
     if not isinstance(value, int | float):
@@ -106,7 +106,7 @@ def build_episode(
     error: EpisodeFault | None = None,
     usage: Usage | None = None,
 ) -> Episode:
-    """Build an episode of what another tool's format gives.
+    """Build an episode from the fields of another tool's format.
 
     `group_id` is taken as it is. Without it, attempts with the same `group`, else the same `task`,
     else the same prompt form a group. An attempt with an `error` is broken, and therefore unscored.
@@ -137,7 +137,7 @@ def build_episode(
 
 
 def build_fault(kind: object, message: object, *, by_model: bool) -> EpisodeFault:
-    """Build the fault of an imported episode: an error of its provider, or of its environment."""
+    """Build the fault of an imported episode: an error of the model or of the environment."""
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
     return EpisodeFault(kind=str(kind), where="model" if by_model else "environment", message=text)
 
@@ -162,7 +162,7 @@ def extra_fields(episode: Episode, *, stored: Collection[str]) -> JsonObject:
 
 
 def restore_fields(episode: Episode, fields: object) -> Episode:
-    """Restore from an exported line what `extra_fields` wrote, if there is any."""
+    """Restore the fields that `extra_fields` wrote to an exported line, if there are any."""
     if fields is None:
         return episode
     extra = {

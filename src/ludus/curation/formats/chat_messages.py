@@ -28,7 +28,7 @@ _TEXT_TYPES = ("text", "input_text", "output_text", "refusal", "summary_text", "
 
 
 def parse_messages(values: object, name: str = "messages") -> tuple[Message, ...]:
-    """Parse a list of chat messages of another tool, in any variant."""
+    """Parse a list of chat messages in any of the supported variants."""
     if not isinstance(values, list):
         raise FormatError(f"{name} is not a list")
     messages = []
@@ -97,7 +97,7 @@ def _parse_json(text: str, name: str) -> object:
 
 
 def parse_content(value: object) -> str | tuple[Part, ...]:
-    """Parse the content of a chat message: a string, or with images a list of parts."""
+    """Parse the content of a chat message: a string, or a list of parts if it has images."""
     if value is None or value == []:
         return ""
     if isinstance(value, str):

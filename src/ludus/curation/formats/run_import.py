@@ -102,7 +102,7 @@ def import_files(
 
 
 def find_import_files(format: ImportFormat, path: Path) -> list[Path]:
-    """The file to import itself, or the files of a folder that are in this format."""
+    """Find the files to import: the given file, or the files of a folder in this format."""
     if not path.exists():
         raise RunError(f"There is no file or folder {path}.")
     if not path.is_dir():

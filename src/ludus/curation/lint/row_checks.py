@@ -27,7 +27,7 @@ class _ToolCall(NamedTuple):
 
 
 def check_row(row: TrainingRow) -> Iterator[Problem]:
-    """Run all row checks: they need no student."""
+    """Run all row checks, which need no student."""
     tools = {}
     for tool in row.tools or []:
         function = tool.get("function", tool)

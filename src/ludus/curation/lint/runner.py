@@ -29,7 +29,7 @@ _TRAINED_COLUMNS = ("messages", "prompt", "completion", "chosen", "rejected", "t
 
 
 def find_lint_files(data: Path) -> list[Path]:
-    """List the files to lint: the JSONL files of a data set folder, or the one that is named."""
+    """List the files to lint: the JSONL files of a data set folder, or the given file."""
     if data.is_file() and data.suffix != ".parquet":
         return [data]
     files = [data / name for name in _DATASET_FILES if (data / name).is_file()]
@@ -57,7 +57,7 @@ def read_rows(path: Path) -> Iterator[tuple[SourceLocation, JsonObject]]:
 
 
 def parse_lint_row(columns: JsonObject, location: SourceLocation) -> TrainingRow:
-    """Parse a row before it is linted. Raises `InvalidRow` if the content of a column is wrong."""
+    """Parse a row; raises `InvalidRow` if the content of a column is wrong."""
     if row_kind(columns) is None:
         raise RunError(
             f"{location} has neither `messages` nor `prompt` with `completion` or with `chosen` "
@@ -133,7 +133,7 @@ def lint_files(
 
 
 def sample_rows(total: int, size: int, seed: int) -> set[int]:
-    """To lint a sample with the template: draw one row from each of `size` equal stretches.
+    """Draw a sample of rows: one from each of `size` equal stretches.
 
     Stratified, because neighbours in a file are often attempts at the same task.
     """

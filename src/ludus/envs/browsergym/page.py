@@ -20,7 +20,7 @@ ORIGIN = "http://miniwob.test"
 
 @cache
 def html_folder() -> Path:
-    """The folder of MiniWoB++'s HTML files, without importing the package."""
+    """Find the folder of MiniWoB++'s HTML files without importing the package."""
     spec = importlib.util.find_spec("miniwob")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'miniwob'", name="miniwob")
@@ -33,7 +33,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def page_file(url: str) -> Path | None:
-    """The file of a page's URL; None if there is none, or none of MiniWoB++'s."""
+    """The file of a page's URL; None if it is no file of MiniWoB++."""
     path = url.partition("#")[0].partition("?")[0]
     if not path.startswith(f"{ORIGIN}/"):
         return None

@@ -111,7 +111,7 @@ browser_pool = pool_per_process(
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all processes below a worker with a browser."""
+    """Kill all descendants of a worker process, such as its browser."""
     import psutil
 
     with suppress(psutil.NoSuchProcess):
@@ -121,7 +121,7 @@ def kill_descendants(pid: int) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove a folder that dying browsers of a worker may still write to."""
+    """Remove a folder that a dying browser may still write to."""
     deadline = time.monotonic() + CLEANUP_TIMEOUT_S
     while Path(folder).exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)

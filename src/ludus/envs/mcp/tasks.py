@@ -60,7 +60,7 @@ class Server:
 
 
 def build_mcp_server(target: str, config: ServerConfig) -> Server:
-    """The MCP server of a task file, from a command line or an HTTP URL."""
+    """Build the MCP server of a task file from a command line or an HTTP URL."""
     config = config.model_copy(
         update={
             "env": {name: _substitute(value) for name, value in config.env.items()},
@@ -211,7 +211,7 @@ class Attempt:
 
 
 async def score_attempt(attempt: Attempt, check: Check | None) -> float:
-    """The reward of an answer to a task of an MCP server."""
+    """Return the reward of an attempt at a task."""
     if check is None:
         assert attempt.task.expected is not None
         return float(is_correct(attempt.answer, attempt.task.expected))
@@ -234,7 +234,7 @@ async def score_attempt(attempt: Attempt, check: Check | None) -> float:
 
 
 def is_correct(answer: str, expected: Expected) -> bool:
-    """Whether an answer to a task of an MCP server is the expected one, or one of several.
+    """Whether an answer to a task is the expected one, or one of several.
 
     Numbers are compared as numbers; text without regard to case and blanks.
     """
@@ -254,7 +254,7 @@ def _normalize(text: str) -> str:
 
 
 def load_check(name: str, folder: Path) -> Check:
-    """The function `file.py:function` that checks answers to an MCP task, relative to `folder`."""
+    """Load the function `file.py:function`, relative to `folder`, that checks answers to tasks."""
     source = SourceFile.parse(name)
     if source is None:
         raise ConfigError(f"The check {name!r} must be file.py:function.")

@@ -20,7 +20,7 @@ _UNSUPPORTED = frozenset({"crossword"})
 
 @cache
 def game_types() -> Mapping[str, pyspiel.GameType]:
-    """OpenSpiel's games in which players move one after another, without parameters, by name."""
+    """OpenSpiel's turn-based games that need no parameters, by name."""
     import pyspiel
 
     return {
@@ -33,9 +33,9 @@ def game_types() -> Mapping[str, pyspiel.GameType]:
 
 
 def load_game(name: str, *, chance_seed: int) -> pyspiel.Game:
-    """Load a game of OpenSpiel; raises `ValueError` for a wrong name.
+    """Load a game of OpenSpiel; raises `ValueError` for an unknown name.
 
-    Some games draw their chance outcomes themselves: these get `chance_seed` as their `rng_seed`.
+    Games that draw their chance outcomes themselves get `chance_seed` as their `rng_seed`.
     """
     import pyspiel
 
@@ -61,7 +61,7 @@ def draw_chance(state: pyspiel.State, rng: random.Random) -> None:
 
 
 def scale_return(game: pyspiel.Game, value: float) -> float:
-    """Scale a return of OpenSpiel's game to a reward from 0 to 1; in most games 1, 0.5 or 0."""
+    """Scale a return of the game to a reward from 0 to 1; in most games 1, 0.5 or 0."""
     low, high = float(game.min_utility()), float(game.max_utility())
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
@@ -82,7 +82,7 @@ _ANSI_COLOR = re.compile(r"\x1b\[\d+m")
 
 
 def render_position(state: pyspiel.State, player: int) -> str:
-    """OpenSpiel's position as a player sees it; at the end with all that was hidden."""
+    """Render a position as a player of the game sees it; at the end with all that was hidden."""
     kind = state.get_game().get_type()
     if has_perfect_information(kind) or state.is_terminal():
         text = str(state)
@@ -208,7 +208,7 @@ the top left: x(0,2) is the top right.""",
 
 
 def describe_rules(game: pyspiel.Game) -> str:
-    """The rules of an OpenSpiel game in plain words, or its name and parameters."""
+    """Describe the rules of a game in plain words, or by its name and parameters."""
     kind = game.get_type()
     if (rules := RULES.get(kind.short_name)) is not None:
         return rules.replace("\n", " ")

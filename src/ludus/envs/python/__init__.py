@@ -106,7 +106,7 @@ class Python(ToolEnvironment):
         return {**super().get_task(split, index), "pool": split}
 
     def task_key(self) -> str:
-        """The name: its examples are drawn anew by each seed."""
+        """Return the name of the task: seeds only change its examples."""
         return self.task_name
 
     def reset(
@@ -250,7 +250,7 @@ def passes(test: Case, reply: object) -> bool:
 
 
 def equals(expected: object, actual: object) -> bool:
-    """Whether a function returned the expected value: 1, 1.0 and True are three different ones."""
+    """Whether a function returned the expected value; 1, 1.0 and True are different values."""
     if type(expected) is not type(actual):
         return False
     if isinstance(expected, list) and isinstance(actual, list):

@@ -328,7 +328,7 @@ def bubblewrap_options() -> list[str]:
 
 
 def visible_paths() -> tuple[list[Path], list[Path]]:
-    """What the interpreter needs in the sandbox; and what lies below that and must not be seen.
+    """The paths that the interpreter needs in the sandbox, and the paths below them to hide.
 
     Installed packages are hidden, above all this one, which has the tests of the tasks.
     """

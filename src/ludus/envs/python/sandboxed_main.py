@@ -68,7 +68,7 @@ def write_reply(replies: BinaryIO, line: str) -> None:
 
 
 def encode(value: Any) -> str:
-    """JSON, in the sandbox: importing the json module would take longer than most programs."""
+    """Encode a value as JSON. Importing the json module would take longer than most programs."""
     if value is None:
         return "null"
     if value is True or value is False:

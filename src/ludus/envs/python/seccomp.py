@@ -109,7 +109,7 @@ _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPER
 
 
 def build_filter(machine: str) -> bytes:
-    """The filter of system calls for a machine, in the kernel's form (BPF)."""
+    """Build the filter of system calls for a machine type as a BPF program."""
     if machine not in _ARCHITECTURES:
         raise ConfigError(
             f"The sandbox of the python environment runs on {' and '.join(_ARCHITECTURES)}, "

@@ -71,7 +71,7 @@ class UnusableQuestion(Exception):
 
 
 def check_answer(answer: str, source: str, *, right: str | None = None) -> str:
-    """What to pass to the scorer of reasoning_gym's data set `source`, or raise `AnswerRefused`.
+    """Return the answer to pass to the scorer of data set `source`; raises `AnswerRefused`.
 
     `right` is the correct answer, if there is only one.
     """

@@ -111,7 +111,7 @@ def limit_time(seconds: float) -> None:
 
 
 def limit_memory(extra: int) -> None:
-    """Let allocations of this worker beyond `extra` bytes raise MemoryError. Linux only."""
+    """Let allocations beyond `extra` more bytes raise MemoryError. Linux only."""
     try:
         usage = Path("/proc/self/statm").read_text()
     except OSError:
@@ -163,7 +163,7 @@ def handle_score(
     answer: str,
     answer_limit: float,
 ) -> JsonObject:
-    """In the worker: an answer's score, with a note if its evaluation was refused or aborted."""
+    """Score an answer, with a note if its evaluation was refused or aborted."""
     record = pickle.loads(base64.b64decode(entry))
     dataset = build_dataset(name, config, seed=seed, size=size)
     # An answer has lower limits than the building of a data set.
@@ -192,7 +192,7 @@ class ConfigRefused(Exception):
 
 
 def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: int) -> JsonObject:
-    """In the worker: the library's record of a question, with fixes, redrawn until usable."""
+    """Build the library's record of a question, with fixes; redraws until it is usable."""
     if name == "acre":
         seed, index = seed + index, 0
     for draw_seed in range(seed, seed + MAX_REDRAWS * REDRAW_SEED_STRIDE, REDRAW_SEED_STRIDE):
@@ -215,7 +215,7 @@ def build_entry(name: str, config: JsonObject, *, seed: int, size: int, index: i
 
 
 def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> ProceduralDataset:
-    """In the worker, build a data set, or take it from the cache; raises `ConfigRefused`."""
+    """Build a data set, or take it from the cache; raises `ConfigRefused`."""
     shared = name in RESEEDABLE
     size = ACRE_SIZE if name == "acre" else size
     seed_global_rngs(seed)
@@ -226,7 +226,7 @@ def build_dataset(name: str, config: JsonObject, *, seed: int, size: int) -> Pro
 
 
 def config_fields(name: str) -> JsonObject:
-    """In the worker: the fields of the config of reasoning_gym's data set, with their defaults."""
+    """The fields of a data set's config, with their defaults."""
     from reasoning_gym.factory import DATASETS
 
     _, config = DATASETS[name]
@@ -240,7 +240,7 @@ def config_fields(name: str) -> JsonObject:
 
 
 def seed_global_rngs(seed: int) -> None:
-    """Seed the worker's global random number generators, which some data sets use."""
+    """Seed the global random number generators, which some data sets use."""
     import numpy
 
     random.seed(seed)

@@ -90,7 +90,7 @@ class TextArena(ToolEnvironment):
         return self._observe(self._opening)
 
     def task_key(self) -> str:
-        """What the game shows, and its state, which may have a secret number or code."""
+        """Return the opening of the game and its state, which may have a secret number or code."""
         state = self.game.state.game_state
         hidden = json.dumps(state, default=lambda value: type(value).__name__, skipkeys=True)
         return self._opening + hidden
@@ -227,7 +227,7 @@ def game_modules() -> Mapping[str, str]:
 
 
 def build_game(name: str) -> Env:
-    """Build a game of TextArena; raises `ValueError` if it is unknown or lacks something."""
+    """Build a game; raises `ValueError` if it is unknown or lacks something that it needs."""
     modules = game_modules()
     if name not in modules:
         hint = did_you_mean(name, modules, "See `ludus envs textarena`.")

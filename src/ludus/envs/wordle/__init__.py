@@ -70,12 +70,12 @@ class Wordle(ToolEnvironment):
         The word is found, or `max_turns` guesses are made; then the word is told.
     Task arguments:
         seed: picks the word.
-        pool: pick from the words for `train`, from those for `test`, which are one in eight, or
-            from `all` (the default). The splits draw from their pools.
+        pool: the words to pick from: `train`, `test` (one in eight words) or `all` (the default).
+            The splits draw from their pools.
         length: how many letters the word has (5), from 4 to 8.
         max_turns: how many guesses there are (6).
         words: what to pick from instead of the common words; all of one length, which replaces
-            `length`. They are accepted as guesses, beside the word list of that length if any.
+            `length`. They are accepted as guesses, beside the word list of that length, if any.
     """
 
     def get_task(self, split: str, index: int) -> JsonObject:
@@ -219,7 +219,7 @@ def answers(length: int) -> tuple[str, ...]:
 
 @cache
 def secrets(length: int, pool: Pool) -> tuple[str, ...]:
-    """The answers of a pool: for testing those of the split `test`, and the rest for training.
+    """The words of a pool: `test` has the words of that split, and `train` all others.
 
     A word keeps its pool when others are added or removed.
     """

@@ -196,7 +196,7 @@ class WordIndex:
 
 
 def write_working(marked: Mapping[str, str], guess: str) -> str:
-    """What is known before a guess of a word, and the guess, for small language models: four lines.
+    """Write what is known of the word, and the guess, in four lines for small language models.
 
     Letters stand alone, as in the replies of the environment, because a tokenizer merges the
     letters of a word; and what follows from several marks is said once.
