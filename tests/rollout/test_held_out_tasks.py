@@ -114,9 +114,16 @@ async def test_all_tasks_are_played_on_request_and_those_of_a_file_as_they_are(
     assert [each.task["seed"] for each in listed] == list(range(30))
 
 
-@pytest.mark.parametrize(("spec", "tasks"), [("catch", 5), (f"{HERE}:Letters", 1)])
+@pytest.mark.parametrize(
+    ("spec", "tasks", "reason"),
+    [
+        ("catch", 5, "too few different tasks (5 in"),
+        (f"{HERE}:Letters", 2, "too few different tasks (2 in"),
+        (f"{HERE}:Letters", 1, "no `task_key()` that tells them apart"),
+    ],
+)
 async def test_an_environment_with_too_few_tasks_is_named_in_one_line(
-    spec: str, tasks: int, tmp_path: Path
+    spec: str, tasks: int, reason: str, tmp_path: Path
 ) -> None:
     said: list[str] = []
 
@@ -128,8 +135,8 @@ async def test_an_environment_with_too_few_tasks_is_named_in_one_line(
     await run(
         tmp_path / "run", OracleAgent(), spec=spec, n=3, split="test", task=task, progress=hear
     )
-    (line,) = (text for text in said if "too few" in text)
-    assert f"({tasks} in" in line and "\n" not in line
+    (line,) = (text for text in said if "held out" in text)
+    assert reason in line and "\n" not in line
 
 
 async def test_a_task_argument_may_have_chosen_the_split(tmp_path: Path) -> None:

@@ -50,13 +50,13 @@ async def find_splits(
             pass  # The preflight check or the episodes will say what is wrong.
         if _has_enough(digests):
             splits[spec] = split
-        elif {split_of(each) for each in digests} <= {split}:
+        elif len({*digests}) != 1 and {split_of(each) for each in digests} <= {split}:
             pass  # The arguments of the task have chosen the split: `pool=test`.
         elif split != "train":
-            warn(
-                f"{endpoint.name} has too few different tasks to hold some out ({len({*digests})} "
-                f"in {len(digests)} draws): training and evaluation play the same ones"
-            )
+            few = f"has too few different tasks ({len({*digests})} in {len(digests)} draws)"
+            if len({*digests}) == 1:
+                few = "begins all tasks alike, and has no `task_key()` that tells them apart"
+            warn(f"{endpoint.name} {few}: none are held out, training and evaluation play the same")
     return splits
 
 
