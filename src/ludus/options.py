@@ -63,7 +63,7 @@ def expand_path(text: str) -> Path:
 
 
 def parse_duration(text: str) -> float:
-    """The seconds of an option such as `90s`, `10m`, `2h`, `1d` or a plain number."""
+    """Parse a duration such as `90s`, `10m`, `2h`, `1d` or a plain number; returns seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if match is None or float(match[1]) <= 0:
         raise ValueError(f"{text!r} is not a duration; write 90s, 10m or 2h")
@@ -71,7 +71,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_minutes(text: str) -> float:
-    """The minutes of `10`, or of a duration with a unit: `90s`, `2h`."""
+    """Parse a duration such as `10` (minutes), `90s` or `2h`; returns minutes."""
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text.strip()) else parse_duration(text) / 60
 
 
@@ -81,14 +81,14 @@ def parse_timeout(text: str) -> float | None:
 
 
 def parse_mebibytes(text: str) -> int:
-    """The bytes of an option in MiB, such as 0.5."""
+    """Parse a size in MiB, such as 0.5; returns bytes."""
     if not float(text) > 0:
         raise ValueError(f"{text} is not a positive size in MiB")
     return int(float(text) * 1024 * 1024)
 
 
 def parse_range(text: str) -> tuple[float, float]:
-    """The bounds of an option such as `0.1..0.9`; a missing one is 0 or 1."""
+    """Parse a range such as `0.1..0.9`; a missing bound is 0 or 1."""
     low, dots, high = text.partition("..")
     try:
         if not dots:
@@ -99,7 +99,7 @@ def parse_range(text: str) -> tuple[float, float]:
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """The table of an option `key=value` (the value as JSON or text), and of JSON objects."""
+    """Parse options `key=value` (the value is JSON or text) and JSON objects into one table."""
     table: dict[str, Any] = {}
     for text in texts:
         if text.lstrip().startswith("{"):
@@ -122,9 +122,9 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any] | None:
-    """The settings of an option that is off by default: `r=16,alpha=32`; `on` has none.
+    """Parse the settings of an option that is off by default: `r=16,alpha=32`; `on` has none.
 
-    None for `off`. JSON objects are taken, too, as TOML tables are.
+    None for `off`. JSON objects and TOML tables are accepted, too.
     """
     parts = [part for text in texts for part in ([text] if text[:1] == "{" else text.split(","))]
     if parts in (["off"], ["false"]):

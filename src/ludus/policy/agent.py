@@ -97,7 +97,7 @@ class PolicyAgent(Agent):
 
     @cached_property
     def _description(self) -> JsonObject:
-        """Kept, because the files under a name may change from one day to the next."""
+        """The description, cached because the files under a name may change during the run."""
         policy = self._given_policy
         if policy is None:
             weights = fingerprint_model(self.model)

@@ -95,7 +95,7 @@ def device_names(device: str, processes: int = 1) -> tuple[str, ...]:
 
 
 def gpu_memory_share(device: torch.device) -> float:
-    """Bytes of the GPU's memory that this process may use, whatever others hold."""
+    """The bytes of GPU memory that this process may use, whatever others hold."""
     import torch
 
     total = int(torch.cuda.get_device_properties(device).total_memory)
@@ -104,7 +104,7 @@ def gpu_memory_share(device: torch.device) -> float:
 
 @contextmanager
 def limited_gpu_memory(device: torch.device, fraction: float) -> Iterator[None]:
-    """Let this process allocate only that share of the GPU's memory."""
+    """Limit this process to a share of the GPU's memory."""
     import torch
 
     if device.type != "cuda":
@@ -118,7 +118,7 @@ def limited_gpu_memory(device: torch.device, fraction: float) -> Iterator[None]:
 
 
 def release_gpu_memory() -> None:
-    """Return the device's cached memory of objects no longer used; models are in cycles of them."""
+    """Collect unused models, which hold reference cycles, and free the device's cached memory."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

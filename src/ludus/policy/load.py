@@ -142,7 +142,7 @@ def _load_on_device(
 
 
 def find_nonfinite_weights(model: PreTrainedModel) -> str | None:
-    """The first loaded weight, by name, with values NaN or infinite; None: all are finite."""
+    """The name of the first weight with NaN or infinite values; None if all are finite."""
     import torch
 
     weights = {

@@ -98,7 +98,7 @@ def expand_home(name: str) -> str:
 
 
 def base_model_name(adapter: ModelRef) -> str:
-    """Read the name of the base model to which an adapter's config refers."""
+    """Read the name of the base model from an adapter's config."""
     try:
         config = json.loads((Path(adapter.path) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         name = config["base_model_name_or_path"]
@@ -201,7 +201,7 @@ def fingerprint_model(name: str) -> str | None:
 
 
 def sample_chunks(file: Path) -> Iterator[bytes]:
-    """What a model's fingerprint reads: a small file completely, chunks of a large one."""
+    """Yield the bytes of a file to fingerprint: all of a small one, chunks of a large one."""
     last = max(0, file.stat().st_size - _CHUNK_BYTES)
     step = max(_CHUNK_BYTES, last // _NUM_CHUNKS)
     with file.open("rb", buffering=0) as stream:
@@ -264,7 +264,7 @@ def resolve_base_model(adapter: ModelRef) -> ModelRef:
 
 
 def model_load_error(ref: ModelRef, part: str, error: Exception) -> ConfigError:
-    """Say in one line why the `part` of a referenced model (its weights, ...) was not loaded."""
+    """The error, in one line, that a `part` of a model (its weights, ...) could not be loaded."""
     name, message = ref.name, next(iter(str(error).splitlines()), "") or type(error).__name__
     if "trust_remote_code" in str(error):
         text = f"{name} ships custom code for its {part}, which Ludus does not run."

@@ -83,7 +83,7 @@ def start_engine(
     dtype: str | None = None,
     max_batch: int | None = None,
 ) -> tuple[RequestBatcher, str]:
-    """Start the best engine for a policy's runtime; a batcher, and a line about the engine.
+    """Start the best engine for a policy; returns its batcher and a line about the engine.
 
     Args:
         fast: True requires the Triton engine, False excludes it, None takes it if it can.

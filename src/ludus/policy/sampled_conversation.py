@@ -186,6 +186,6 @@ def _calls_key(message: Message) -> list[tuple[str, JsonObject | str]]:
 
 
 def _num_chars(message: Message) -> int:
-    """Characters of a message that are tokenized, roughly."""
+    """The approximate number of characters of a message that are tokenized."""
     arguments = (call.function.arguments for call in message.tool_calls or ())
     return len(message.text) + len(message.reasoning_content or "") + sum(map(len, arguments))

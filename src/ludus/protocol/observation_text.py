@@ -130,7 +130,7 @@ class _ViewBuilder:
         self._texts = [shown_before, *texts, "\n".join(texts)]
 
     def build(self) -> ObservationView:
-        """Show the leading fields of the observation, then the main text, then the others."""
+        """Show the leading fields, then the main text, then the other fields."""
         if self._view.blocks:
             self._view.shown.append("content")
         first = [name for name in LEADING_FIELDS if name in self._observation]

@@ -106,13 +106,13 @@ class StepResult(Generic[ObsT]):
 
     @property
     def task_key(self) -> str | None:
-        """The digest of the environment's `task_key()`, as the reset says; None without it."""
+        """The digest of the environment's `task_key()` after a reset; None if it has none."""
         value = self.metadata.get("task_key")
         return value if isinstance(value, str) and _DIGEST.fullmatch(value) else None
 
     @property
     def max_turns(self) -> int | None:
-        """How many turns the environment's rules give the episode, as the reset says."""
+        """Number of turns that the environment's rules allow, as the reset reports it."""
         value = self.metadata.get("max_turns")
         return value if type(value) is int and value > 0 else None
 

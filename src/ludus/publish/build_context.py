@@ -42,7 +42,7 @@ _DRAFT_PREFIX = ".ludus-build-"
 
 
 def image_tag(source: EnvSource) -> str:
-    """The tag of a built image by default, as OpenEnv names its own: `echo-env:latest`."""
+    """The default image tag, in OpenEnv's form: `echo-env:latest`."""
     name = source.slug.replace("_", "-").removesuffix("-env")
     return f"{name}-env:latest"
 
@@ -104,7 +104,7 @@ def _open_context(out: Path) -> AbstractContextManager[Path]:
 def dockerfile(
     source: EnvSource, *, base_image: str | None = None, system_packages: Sequence[str] = ()
 ) -> str:
-    """The build context's Dockerfile: pinned packages, a user that is not root, a health check."""
+    """Render the Dockerfile: pinned packages, a non-root user, a health check."""
     health = (
         "import http.client as h; "
         f"c = h.HTTPConnection('127.0.0.1', {SERVER_PORT}, timeout=4); "
@@ -152,10 +152,10 @@ def manifest(
     *,
     max_reward: float | None = 1.0,
 ) -> str:
-    """The build context's manifest of OpenEnv. Every text is JSON, which is valid YAML.
+    """Render OpenEnv's manifest. Every text is JSON, which is valid YAML.
 
-    Its block `validation`, which `openenv validate` reads, is as in `openenv init`, with the range
-    of rewards that `max_reward` of the environment allows.
+    Its `validation` block, which `openenv validate` reads, is the one of `openenv init`, with the
+    range of rewards that the environment's `max_reward` allows.
     """
     rewards = (0.0, float(max_reward)) if max_reward is not None and max_reward > 0 else ANY_REWARD
     values = {
@@ -228,7 +228,7 @@ if __name__ == "__main__":
 
 
 def client_package(source: EnvSource) -> dict[str, str]:
-    """The build context's package with OpenEnv's client of a Space, without the server.
+    """Render a package with OpenEnv's client for a Space, without the server.
 
     `AutoEnv` looks for the distribution `openenv-NAME_env`, and in it for the classes by name.
     """
@@ -279,7 +279,7 @@ optional-dependencies.server = {{ file = ["requirements.txt"] }}
 
 
 def space_card(source: EnvSource) -> str:
-    """The build context's README.md, with the front matter of a Space built from a Dockerfile."""
+    """Render README.md, with the front matter of a Space built from a Dockerfile."""
     env_spec, tag = source.env_spec, image_tag(source)
     head = hub_front_matter(
         {

@@ -129,7 +129,7 @@ def find_source(spec: str, *, extra_requirements: Iterable[str] = ()) -> EnvSour
 
 
 def looks_secret(file: Path) -> bool:
-    """Whether a source file is named like one of credentials, or begins with a private key."""
+    """Whether a file is named like a credentials file, or begins with a private key."""
     name = Path(_BACKUP.sub("", file.name.lower().replace("-", "_")))
     stems = _SECRET_STEMS if name.suffix in _DATA_SUFFIXES else ()
     if _matches(name.name, _SECRET_NAMES) or _matches(name.stem, stems):
@@ -197,10 +197,10 @@ _LINUX = {"os_name": "posix", "sys_platform": "linux", "platform_system": "Linux
 
 
 def pin_requirements(requirements: Iterable[str], *, exclude: Iterable[str] = ()) -> list[str]:
-    """For an environment's source: `name==version` of these packages and all that they need.
+    """Pin these packages and all their dependencies as `name==version`.
 
-    `exclude` are packages that are not listed themselves, only their dependencies. Raises
-    ConfigError for a package that is not installed here.
+    Packages in `exclude` are not listed, but their dependencies are. Raises ConfigError for a
+    package that is not installed here.
     """
     excluded = {canonicalize_name(name) for name in exclude}
     versions: dict[str, str] = {}

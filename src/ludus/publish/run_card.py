@@ -40,7 +40,7 @@ def render_run_card(
     command: str | None = None,
     records: bool = False,
 ) -> str:
-    """Return a run's README.md.
+    """Render the README.md of a run.
 
     `settings` come from run.json, `summary` is summary.json, `command` is the command line that
     reproduces the data set. `records`: whether there is a `results.jsonl` besides the episodes,
@@ -96,7 +96,7 @@ print(f"{{len(solved)}} of {{len(episodes)}} are solved")"""
 
 
 def front_matter(settings: JsonObject, summary: JsonObject, *, records: bool = False) -> str:
-    """Return the YAML block at the top of a run's card. Every value is JSON, which is YAML."""
+    """Render the YAML block at the top of the card. Every value is JSON, which is YAML."""
     configs = _configs(records=records)
     values: JsonObject = {
         "pretty_name": _title(settings),
@@ -147,7 +147,7 @@ def _title(settings: JsonObject) -> str:
 
 
 def facts_table(settings: JsonObject, summary: JsonObject) -> str:
-    """For a run's card: environment, agent, counts, reward and cost, as far as they are known."""
+    """Render the table of environment, agent, counts, reward and cost, as far as known."""
     usage, agent = summary.get("usage") or {}, settings.get("agent") or {}
     tokens = [
         f"{usage[key]:,} {direction}"

@@ -28,7 +28,7 @@ _INPUT_KEYS = (
 )
 """Options that may name a file or folder to read: runs, data sets, models and tasks."""
 _RUN_KEYS = ("runs", "source", "sources")
-"""Of these, the options that also find runs by name in the folder of runs."""
+"""The subset that also finds runs by name in the folder of runs."""
 _SECRET_KEYS = ("token",)
 _RESULT_NEUTRAL_KEYS = (
     *("cache", "checkpoint_every", "concurrency", "debug", "device", "ray", "report_to"),
@@ -39,7 +39,7 @@ _WEIGHT = re.compile(r"=\s*[\d.]+\s*$")
 
 
 def fingerprint_stage(stage: Stage, outputs: Mapping[str, Path | None]) -> StageRecord:
-    """The fingerprint of a stage: what it would be run with now."""
+    """Fingerprint the settings and inputs that a stage would run with now."""
     inputs = {name: content_digest(outputs[name]) for name in stage.inputs}
     inputs |= {name: content_digest(path) for name, path in input_paths(stage)}
     inputs |= {name: content_digest(path) for name, path in code_paths(stage)}
@@ -69,7 +69,7 @@ def input_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
 
 
 def code_paths(stage: Stage) -> Iterator[tuple[str, Path]]:
-    """For a fingerprint: files and packages of environments and rewards that are the user's."""
+    """Yield the user's own files and packages of environments and rewards."""
     texts = [text for key in _CODE_KEYS for text in texts_in(stage.options.get(key))]
     parts = [part for text in texts if not is_remote(text) for part in text.split(",")]
     for spec in (_WEIGHT.sub("", part).strip() for part in parts):
@@ -99,7 +99,7 @@ _DIGEST_BYTES = 8
 
 
 def content_digest(path: Path | None) -> str:
-    """For a fingerprint: a digest of a file, or of the names and contents of a folder's files.
+    """Hash a file, or the names and contents of a folder's files.
 
     Hidden files and checkpoints are left out. Empty for a path that does not exist.
     """

@@ -47,7 +47,7 @@ class Stage:
     command: str
     """The command that it runs: by default the one of the same name."""
     options: JsonObject
-    """As they stand in the file, with references such as `{collect}`."""
+    """Options as in the file, with references such as `{collect}`."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ def read_recipe(
 
 
 def substitute(value: Any, folders: Mapping[str, str]) -> Any:
-    """In a recipe, replace references to stages by their folders, in texts, lists and tables."""
+    """Replace references to stages by their folders, in texts, lists and tables."""
     if isinstance(value, str):
         return _REFERENCE.sub(
             lambda match: match["literal"] or folders.get(match["stage"], match[0]), value

@@ -37,7 +37,7 @@ class StagePlan:
 
 
 def plan_stage(stage: Stage, outputs: Mapping[str, Path | None], state: RecipeState) -> StagePlan:
-    """Plan whether to run a stage: compare its settings at its last run with those now."""
+    """Decide whether to run a stage: compare its last fingerprint with the current one."""
     output, before = outputs[stage.name], state.stages.get(stage.name)
     record = fingerprint_stage(stage, outputs)
 
@@ -64,7 +64,7 @@ def plan_recipe(
     state: RecipeState,
     selected: Collection[str],
 ) -> list[StagePlan]:
-    """Plan which stages to run, in advance; those after one that runs will run, too."""
+    """Plan in advance which stages to run; stages after one that runs will run, too."""
     plans: list[StagePlan] = []
     for stage in recipe.stages:
         if stage.name not in selected:

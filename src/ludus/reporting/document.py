@@ -74,7 +74,7 @@ class Section:
     headline: str
     """The most important result, in one line."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """By title; empty ones are left out."""
+    """Facts by title; empty ones are left out."""
     command: str | None = None
     findings: Sequence[Finding] = ()
     charts: Sequence[Chart] = ()
@@ -85,4 +85,4 @@ class Section:
 
 
 REPORT_MARK = "Ludus report"
-"""In the head of every report, by which it is recognized."""
+"""Marks the head of every report, so that it can be recognized."""

@@ -26,7 +26,7 @@ class Html(str):
 
 
 def element(tag: str, *children: str | None, **attributes: str | int | None) -> Html:
-    """Return an element of HTML. Plain strings among the children are escaped; None is left out.
+    """Render an HTML element. Plain strings among the children are escaped; None is left out.
 
     A trailing underscore of an attribute's name is removed (`class_`), others become dashes.
     """
@@ -46,7 +46,7 @@ def element(tag: str, *children: str | None, **attributes: str | int | None) -> 
 
 
 def render_html(title: str, subtitle: str, sections: Sequence[Section]) -> str:
-    """Return the report as HTML."""
+    """Render the report as HTML."""
     style = files("ludus.reporting").joinpath("style.css").read_text(encoding="utf-8")
     head = element(
         "head",

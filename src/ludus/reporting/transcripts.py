@@ -42,7 +42,7 @@ class EpisodeSummary:
 
 
 def summarize_episodes(path: Path, num_samples: int) -> EpisodeSummary:
-    """Count a file's episodes, and read `num_samples` transcripts of the best and of the worst."""
+    """Count the episodes of a file, and read `num_samples` of the best and of the worst."""
     index, rewards, broken = ResumeIndex(), list[float](), list[bytes]()
     # Of equal rewards the first lines are kept.
     best, worst = list[tuple[float, int, bytes]](), list[tuple[float, int, bytes]]()
@@ -89,7 +89,7 @@ def _read_transcript(line: bytes, word: str, kind: FindingKind) -> Transcript | 
 
 
 def build_turns(messages: Sequence[JsonObject], rewards: Sequence[float] = ()) -> list[Turn]:
-    """Turns of a transcript in OpenAI's format; `rewards` belong to the model's replies."""
+    """Build the turns of a conversation in OpenAI's format; `rewards` belong to replies."""
     turns, remaining = [], iter(rewards)
     for message in messages:
         is_reply = message.get("role") == "assistant"

@@ -1,4 +1,4 @@
-"""The circuit breaker of a run: it stops when every episode breaks, and records none of those."""
+"""Stop a run in which every episode breaks, without recording the broken episodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ludus.rollout.episode_loop import FATAL_FAULTS
 
 
 class CircuitBreaker:
-    """Ends a run in which every episode breaks.
+    """Stops a run in which every episode breaks.
 
     A broken episode is held back until another one succeeds: then the fault is not general, and it
     is recorded. If none succeeds, the fault affects all episodes. Then none of them is recorded, so
@@ -26,9 +26,9 @@ class CircuitBreaker:
         """Why the run has to end, once it has to."""
         self._limit = limit
         self._has_succeeded = has_succeeded
-        """Also in an earlier start of the run."""
+        """Whether an episode has succeeded, also in an earlier start of the run."""
         self._action = action
-        """What is done with an episode, for errors."""
+        """What is done with an episode, as errors say it: `played`."""
         self._held_back: list[Episode] = []
         self._deciding_episodes: set[str] | None = None
         """Active episodes whose end decides; None while there are fewer faults than the limit."""

@@ -368,7 +368,7 @@ class Collector(EpisodeRun):
 def reason_against_workers(
     agent: Agent, endpoints: Mapping[str, EnvironmentEndpoint]
 ) -> str | None:
-    """Why `collect` cannot use worker processes for these episodes; None if it can."""
+    """Why these episodes cannot be played in worker processes; None if they can."""
     if not agent.is_stateless:
         return f"the agent {agent.provider!r} cannot be copied to other processes"
     for spec, each in endpoints.items():

@@ -106,8 +106,7 @@ class RolloutConfig(EpisodeConfig):
     seed: Annotated[int, Option("Tasks", advanced=True)] = 0
     """Seed that selects the tasks."""
     split: Annotated[TaskChoice, Option("Tasks", hidden=True)] = "train"
-    """Tasks that are played, divided by what identifies them: those to train on, those that select
-    models, those that judge them, or all."""
+    """Split of the tasks to play: for training, for selecting models, for judging them, or all."""
     group_size: Annotated[int, Option("Tasks", advanced=True)] = 1
     """Number of episodes per task."""
     max_episode_tokens: Annotated[

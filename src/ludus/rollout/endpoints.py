@@ -1,4 +1,4 @@
-"""The environments of a run: in this process or on servers, and tried before the first episode.
+"""Environments in this process or on servers, and the preflight check of each.
 
 Close what `resolve_endpoints` returns with `close_endpoints`: containers run until then. A server
 reports its environment, and the name to record.
@@ -148,7 +148,7 @@ async def preflight_endpoints(
 async def preflight_tasks(
     spec: str, endpoint: EnvironmentEndpoint, tasks: Sequence[JsonObject]
 ) -> Sequence[ToolSpec]:
-    """Raise unless a task can be reset at this endpoint: a single one may crash by itself.
+    """Reset tasks until one succeeds, as a single one may crash by itself; raise if none does.
 
     Returns the tools of the session, or none if the server has no free one.
     """
@@ -174,7 +174,7 @@ async def preflight_tasks(
 
 
 async def fetch_server_name(url: str, token: str | None = None) -> str | None:
-    """The name that an endpoint's server gives its environment; None if it gives none."""
+    """The name that a server gives its environment; None if it gives none."""
     with suppress(ConnectFailed):
         name = (await fetch_json_object(WebSocketClient(url, token=token), "/metadata")).get("name")
         return name if isinstance(name, str) and name else None

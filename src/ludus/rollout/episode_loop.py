@@ -66,7 +66,7 @@ class EpisodeLimits:
     """Limits of one episode; None means unlimited."""
 
     max_turns: int | None = None
-    """None: 20, or as many as the rules of the environment give, if those are more."""
+    """None: 20, or the number that the environment's rules allow, if that is higher."""
     max_tokens: int | None = None
     """Maximum number of tokens sampled per reply."""
     max_episode_tokens: int | None = None
@@ -85,7 +85,7 @@ async def run_episode(
     attempt: int = 1,
     status: EpisodeProgress | None = None,
 ) -> Episode:
-    """The loop of one episode on an open session. A failure is recorded in its `error`."""
+    """Play one episode on an open session. A failure is recorded in its `error`."""
     limits = limits or EpisodeLimits()
     status = status or EpisodeProgress(assignment.episode_id, assignment.environment)
     episode = _EpisodeInProgress(session, assignment, limits, status)
@@ -135,7 +135,7 @@ async def run_attempt(
     attempt: int = 1,
     status: EpisodeProgress | None = None,
 ) -> Episode:
-    """The loop of an attempt in a session of the pool, reused unless its state is in doubt."""
+    """Play an attempt on a session of the pool, which is reused unless its state is in doubt."""
     status = status or EpisodeProgress(assignment.episode_id, assignment.environment)
     try:
         with status.track("environment", f"a session of {pool.endpoint.spec}"):
@@ -172,7 +172,7 @@ async def retry_faults(
     retry_delay: float,
     stopping: asyncio.Event | None = None,
 ) -> Episode | None:
-    """Repeat the loop: `play` with 1, 2, … until an attempt has no fault that a retry may solve.
+    """Call `play` with 1, 2, … until an attempt has no fault that a retry may solve.
 
     Args:
         retry_delay: seconds before the second attempt; doubled for each further one.
@@ -217,19 +217,19 @@ class RewardSum:
     done: bool = False
     malformed_calls: int = 0
     progress: list[float] = field(default_factory=list)
-    """After the reset and after each turn; empty if the environment gives none."""
+    """Progress after the reset and after each turn; empty if the environment reports none."""
     _turn_starts: list[int] = field(default_factory=list)
     """For each turn, how many step rewards there were before it."""
 
     def begin_turn(self) -> None:
-        """Results of the loop that are added from now on belong to the next turn."""
+        """Start the next turn: results added from now on belong to it."""
         # A reward of the reset counts to the first turn.
         self._turn_starts.append(len(self.step_rewards) if self._turn_starts else 0)
         # Without a call, or with a malformed one, the progress stays what it was.
         self.progress += self.progress[-1:]
 
     def add(self, result: StepResult[JsonObject]) -> None:
-        """Add the result of a reset or a step of the loop."""
+        """Add the result of a reset or a step."""
         self.malformed_calls += result.malformed
         self.done = result.done
         if result.reward is not None:
@@ -277,7 +277,7 @@ class _EpisodeInProgress:
     reward_sum: RewardSum = field(default_factory=RewardSum)
     usage: Usage = field(default_factory=Usage)
     tutor_usage: Usage = field(default_factory=Usage)
-    """Apart from the agent's, whose tokens are limited."""
+    """Counted apart from the agent's usage, whose tokens are limited."""
     tokens: Tokens | None = None
     explored_turns: list[int] = field(default_factory=list)
     tutor_replies: list[Message | None] = field(default_factory=list)

@@ -30,9 +30,9 @@ class EpisodeRun(ABC):
     verbs: ClassVar[tuple[str, str]] = ("plays", "played")
     """What is done with episodes, for errors."""
     failure_prefix: ClassVar[str] = ""
-    """Begins the error of a run in which every episode breaks."""
+    """Prefix of the error of a run in which every episode breaks."""
     agent: Agent | None
-    """Who makes the calls; None if a run needs no model."""
+    """Makes the calls to a model; None if a run needs none."""
     concurrency: int
     """Maximum number of concurrent episodes, by the config."""
 

@@ -1,4 +1,4 @@
-"""Which environments of a run have enough different tasks to hold some of them out."""
+"""Find the environments with enough different tasks to hold some out."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ludus.protocol.types import StepResult
 from ludus.rollout.plan import Plan
 
 MIN_TASKS, MAX_RESETS = 24, 128
-"""Different tasks that an environment needs so that some are held out, and resets to find them."""
+"""Different tasks that an environment needs for some to be held out; resets to find them."""
 RESET_TIMEOUT_S = 120.0
 
 
 async def find_splits(
     plan: Plan, split: TaskChoice, warn: Callable[[str], None]
 ) -> dict[str, Split]:
-    """The split for every environment of a plan with enough different tasks to hold some out.
+    """Assign the split to each environment with enough different tasks to hold some out.
 
-    Of each environment the same tasks are tried, so that all stages decide alike. The others are
-    named in a line, unless their tasks are for training.
+    The tasks tried are always the same, so that all stages decide alike. Warns about the other
+    environments, unless the tasks are for training.
     """
     if split == "all" or plan.tasks:
         return {}
     probe, splits = replace(plan, seed=0, group_size=1, splits={}), dict[str, Split]()
     for spec, endpoint in plan.endpoints.items():
         if "#" in spec:
-            continue  # An MCP server with a file of tasks, which is played as it is.
+            continue  # The task file of an MCP server is played as it is.
         numbers = (at for at in range(64 * MAX_RESETS) if probe.spec_of(at) == spec)
         digests = list[str]()
         try:
@@ -51,7 +51,7 @@ async def find_splits(
         if _has_enough(digests):
             splits[spec] = split
         elif len({*digests}) != 1 and {split_of(each) for each in digests} <= {split}:
-            pass  # The arguments of the task have chosen the split: `pool=test`.
+            pass  # The task's arguments select the split: `pool=test`.
         elif split != "train":
             few = f"has too few different tasks ({len({*digests})} in {len(digests)} draws)"
             if len({*digests}) == 1:
@@ -61,7 +61,7 @@ async def find_splits(
 
 
 def _has_enough(digests: Sequence[str]) -> bool | None:
-    """Whether these tasks are enough to hold some out; None if more are needed to know."""
+    """Whether these are enough tasks to hold some out; None if more draws are needed to tell."""
     different = {*digests}
     counts = Counter(map(split_of, different))
     if len(different) >= MIN_TASKS and min(counts["validation"], counts["test"]) > 1:
@@ -72,7 +72,7 @@ def _has_enough(digests: Sequence[str]) -> bool | None:
 
 
 def identify_task(first: StepResult[JsonObject]) -> str:
-    """The digest that identifies a task, of the result of its reset."""
+    """The digest that identifies a task, from the result of its reset."""
     if (digest := first.task_key) is not None:
         return digest
     content = first.content

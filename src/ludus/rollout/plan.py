@@ -52,7 +52,7 @@ class Assignment:
     """The split that the task must be from; other seeds are drawn until it is."""
 
     def redraw(self, number: int) -> Assignment:
-        """The same episode with the seed of another draw, counted from 1."""
+        """The same episode with another seed: redraw `number`, counted from 1."""
         seed = stable_hash(f"{self.seed}/redraw/{number}") % _NUM_SEEDS
         task = {**self.task, "seed": seed}
         return replace(self, task=task, seed=seed, group_id=task_group_id(self.environment, task))
@@ -73,13 +73,13 @@ class Plan:
     group_size: int = 1
     task: JsonObject = field(default_factory=dict)
     endpoints: Mapping[str, EnvironmentEndpoint] = field(default_factory=dict)
-    """By spec: the name that episodes record, and the arguments that select a variant."""
+    """Endpoints by spec, with the recorded name and the arguments that select a variant."""
     tasks: Sequence[JsonObject] = ()
     """Arguments of `reset` for each task; a task without a seed gets one from its number."""
     choose: Callable[[int], tuple[str, JsonObject]] | None = None
     """Gives a task's environment and own arguments by number, instead of `mixture` and `tasks`."""
     splits: Mapping[str, Split] = field(default_factory=dict)
-    """By spec: the split that tasks are from. Those that bring their own seed are played as is."""
+    """The split of each spec's tasks. Tasks that bring their own seed are played as they are."""
 
     def spec_of(self, index: int) -> str:
         """The spec of the environment of episode `index`."""
@@ -189,7 +189,7 @@ def read_tasks(file: str | Path) -> tuple[JsonObject, ...]:
 
 
 def check_seed(task: Mapping[str, object], where: str) -> None:
-    """Raise unless the seed of a planned task is an integer; `where` names the task."""
+    """Raise unless the seed of a task is an integer; `where` names the task."""
     seed = task.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"{where}: the seed must be an integer, got {seed!r}.")

@@ -23,7 +23,7 @@ from ludus.rollout.workers import BlockReply, EpisodePlay, Worker, WorkerSource,
 
 
 def available_cores() -> int:
-    """The cores that the worker processes may use."""
+    """The number of cores that worker processes may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

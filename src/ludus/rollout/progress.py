@@ -44,7 +44,7 @@ class PhaseProgress:
         self._earlier_tokens = self.count_tokens() or 0
 
     def advance(self, done: int, tokens: int = 0) -> None:
-        """Add to the counts of a stage's phase."""
+        """Add to the counts of the phase."""
         self.done += done
         if self.token_count is not None:
             self.token_count += tokens
@@ -124,7 +124,7 @@ ProgressCallback = Callable[[ProgressEvent], None]
 
 
 def ignore_progress(event: ProgressEvent) -> None:
-    """The callback of a stage whose progress nobody wants."""
+    """A callback that ignores progress."""
 
 
 Side = Literal["model", "environment"]
@@ -150,7 +150,7 @@ class EpisodeProgress:
 
     @contextmanager
     def track(self, side: Side, activity: str) -> Iterator[None]:
-        """While the block runs, the episode waits for this activity; its time is added up."""
+        """Mark the episode as waiting for this activity during the block; add up the time."""
         self.side, self.activity, self.since = side, activity, time.monotonic()
         try:
             yield
@@ -188,7 +188,7 @@ class Watchdog:
         self._model_excused = model_excused
         self._last_heartbeat = time.monotonic()
         self._warned: dict[tuple[str, float], float] = {}
-        """By episode and begin of its activity: how long it had waited at the last warning."""
+        """How long each wait had lasted at its last warning, by episode and start of the wait."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ludus-watchdog", daemon=True)
 

@@ -122,7 +122,7 @@ class NodeActor:
             os.chdir(folder)
 
     async def open(self) -> Node:
-        """On a node of Ray, unpickle the work and open it; the result has the problem, if any."""
+        """Unpickle and open the work on this node; the result names the problem, if any."""
         problem, ray = None, import_ray()
         try:
             if self._version != __version__:

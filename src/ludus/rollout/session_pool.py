@@ -1,4 +1,4 @@
-"""A pool of sessions on one environment: opened when needed, and reused."""
+"""A pool of sessions on one environment, opened on demand and reused."""
 
 from __future__ import annotations
 

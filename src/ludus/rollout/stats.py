@@ -128,7 +128,7 @@ class RunBudget:
         return self.max_cost is not None or self.max_total_tokens is not None
 
     def exhausted_reason(self, stats: RunStats, active: Sequence[Usage] = ()) -> str | None:
-        """Why a run's budget allows no further episode by its stats, or None.
+        """Why the budget allows no further episode; None if it does.
 
         `active` is the usage so far of the episodes in progress. Each is expected to use as much as
         the mean episode, or what it has used already, if more.
@@ -186,7 +186,7 @@ def summarize_run(folder: RunFolder, *, verify: bool = False) -> JsonObject:
 
 
 def describe_journal(index: ResumeIndex, size: int) -> dict[str, int]:
-    """For a run's summary: length and checksum of the journal, by which a change of it is seen."""
+    """Length and checksum of the journal, which reveal a change of it."""
     checksum = index.checksum
     if checksum is None:
         return {"bytes": size}

@@ -40,7 +40,7 @@ class BlockReply(NamedTuple):
 
 
 async def run_block(play: EpisodePlay, items: Sequence[WorkItem]) -> BlockReply:
-    """In workers: play episodes one after the other; they compute, so overlapping gains nothing."""
+    """Play episodes one after the other: they are CPU-bound, so overlapping gains nothing."""
     started_at = time.monotonic()
     faults = list[AuthorFault]()
     lines: list[bytes | LudusError] = []
@@ -68,7 +68,7 @@ class EpisodePlay:
         self._pools = {name: SessionPool(connect(spec)) for name, spec in self.specs.items()}
 
     async def run(self, assignment: Assignment, attempt: int) -> bytes:
-        """In a worker: play an attempt; returns the line of the episode."""
+        """Play an attempt; returns the episode's line in the journal."""
         episode = await run_attempt(
             assignment,
             self.agent,

@@ -54,7 +54,7 @@ class RescoreConfig:
             raise ConfigError(f"`judge_weight` must be finite, got {self.judge_weight}.")
 
     def load_functions(self) -> RewardFunctions:
-        """Import the config's reward functions."""
+        """Import the reward functions."""
         paths = [reward for reward in self.rewards if isinstance(reward, str)]
         by_path = import_reward_functions(paths, environment_weight=0.0, argument="rewards")
         callables = [

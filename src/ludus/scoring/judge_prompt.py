@@ -53,7 +53,7 @@ class Grade(NamedTuple):
 def build_prompt(
     criteria: str, task: str, attempts: Sequence[str], *, groups: bool
 ) -> tuple[Message, Message]:
-    """The judge's system and user message, which ask for the grades of these attempts.
+    """Build the system and user message that ask the judge to grade these attempts.
 
     `task` and `attempts` come from `task_text` and `attempt_text`. With `groups` the scores are
     relative to each other; otherwise there is a single attempt.
@@ -79,7 +79,7 @@ def task_text(episode: Episode) -> str:
 
 
 def attempt_text(episode: Episode) -> str:
-    """In the judge's prompt: the messages from the agent's first reply on, and how it ended."""
+    """The messages from the agent's first reply on, and how the attempt ended."""
     start = len(messages_before_reply(episode.messages))
     return f"{_render(episode.messages[start:])}\n\n[end: {episode.stop_reason.value}]".lstrip()
 
@@ -99,7 +99,7 @@ def _render(messages: Sequence[Message]) -> str:
 
 
 def parse_grades(text: str, count: int, *, groups: bool) -> list[Grade]:
-    """The grades in a reply to the judge's prompt. Raises `BadReply` with the reason."""
+    """Parse the grades in a judge's reply. Raises `BadReply` with the reason."""
     key = "attempts" if groups else "score"
     reply = _last_object_with(text, key)
     if reply is None:

@@ -130,7 +130,7 @@ def default_rescore_dir(source: SourceRun, settings: JsonObject) -> Path:
 
 
 def compare_rewards(source: SourceRun, folder: RunFolder) -> Comparison:
-    """After rescoring: compare the new rewards of the recorded episodes with the old ones."""
+    """Compare the new rewards of the recorded episodes with the old ones."""
     lines = index_episodes(folder.episodes_path)
     before, after, changed = TaskRewards(), TaskRewards(), 0
     for episode_id, line in lines.items():
@@ -171,7 +171,7 @@ class Rescorer(EpisodeRun):
         progress: ProgressCallback,
         judgements: Journal | None = None,
     ) -> None:
-        """`judgements` takes what the judge replies."""
+        """`judgements` is the file for the judge's replies."""
         self._pending = source.find_pending(folder.episodes_path, retry_broken=config.retry_broken)
         earlier_summary = folder.read_summary()
         checksum = Checksum.from_summary(earlier_summary)
@@ -186,7 +186,7 @@ class Rescorer(EpisodeRun):
         self.agent: Agent | None = None if config.judge is None else config.judge.agent
         self._source = source
         self._judgements: dict[str, Judgement] = {}
-        """Of the units in progress, by episode id."""
+        """Judgements of the units in progress, by episode id."""
         self._functions = functions
         if self.judge is not None:
             judge = RewardFunction(

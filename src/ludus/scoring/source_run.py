@@ -1,4 +1,4 @@
-"""The run that is rescored: its episodes, and which of them are still to be scored."""
+"""The run to rescore: its episodes, and which of them are still to be scored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EpisodeLine(NamedTuple):
     offset: int
     size: int
     reward: float | None
-    """None if it is broken."""
+    """None if the episode is broken."""
     broken: bool
     group_id: str
 
@@ -35,10 +35,10 @@ class SourceRun:
 
     path: Path
     settings: JsonObject
-    """Of its `run.json`."""
+    """The run's settings, from its `run.json`."""
     digest: str
     lines: dict[str, EpisodeLine]
-    """By episode id; see `index_episodes`."""
+    """Lines by episode id; see `index_episodes`."""
 
     @classmethod
     def open(cls, path: Path) -> SourceRun:
@@ -84,7 +84,7 @@ class SourceRun:
 
 
 def index_episodes(journal: Path) -> dict[str, EpisodeLine]:
-    """Of a source's episodes, by id, the first line that is not broken, or else the last.
+    """Index a journal's episodes by id: the first line that is not broken, or else the last.
 
     Lines that are not episodes are skipped.
     """

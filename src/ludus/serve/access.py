@@ -143,7 +143,7 @@ class AccessPolicy:
 
 
 def read_authorization(headers: Mapping[bytes, bytes]) -> bytes:
-    """For access: the Authorization header, or the same from the token among the subprotocols."""
+    """Read the Authorization header, or build it from the token among the subprotocols."""
     if header := headers.get(b"authorization"):
         return header
     offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")
@@ -158,13 +158,13 @@ def read_authorization(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 def select_subprotocol(headers: Mapping[bytes, bytes]) -> str | None:
-    """The subprotocol with which access is granted to a browser: one that it offered."""
+    """Select Ludus's subprotocol if the browser offered it: the reply must name an offered one."""
     offered = headers.get(b"sec-websocket-protocol", b"").decode("latin-1").split(",")
     return SUBPROTOCOL if SUBPROTOCOL in map(str.strip, offered) else None
 
 
 def parse_hostname(netloc: str) -> str:
-    """The host name in a Host header that access control checks, without the port."""
+    """The host name in a Host header, without the port."""
     netloc = netloc.strip().lower()
     if netloc.startswith("["):
         return netloc[1:].partition("]")[0]

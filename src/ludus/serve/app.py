@@ -151,7 +151,7 @@ class ResultReply(BaseModel):
 
 
 def add_episode_routes(app: FastAPI, sessions: ServedSessions) -> None:
-    """Add reset, step and state to the app, with a temporary session for each request."""
+    """Add reset, step and state, with a temporary session for each request."""
 
     @asynccontextmanager
     async def temporary_session(request: Request) -> AsyncIterator[ServedSession]:
@@ -214,7 +214,7 @@ class TaskRangeRequest(SplitRequest):
 
 
 def add_task_routes(app: FastAPI, env_spec: EnvSpec) -> None:
-    """Add the app's routes of splits and tasks, with a temporary environment for each request."""
+    """Add the routes of splits and tasks, with a temporary environment for each request."""
 
     @asynccontextmanager
     async def temporary_runner(environment: str) -> AsyncIterator[EnvironmentRunner]:

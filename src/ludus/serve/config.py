@@ -28,7 +28,7 @@ class ServeError(LudusError):
 
 
 def add_names(given: str | Iterable[str] | None, *, variable: str) -> tuple[str, ...]:
-    """A server's names in its config: those that are given, and those in a variable."""
+    """Combine the given names with those in an environment variable, without duplicates."""
     texts = (given,) if isinstance(given, str) else (given or ())
     names = ",".join((*texts, os.environ.get(variable, ""))).replace(",", " ").split()
     return tuple(dict.fromkeys(names))
@@ -167,7 +167,7 @@ class ModelServeConfig(ListenConfig):
 
 
 def limit_sessions(config: ServeConfig, env_spec: EnvSpec) -> ServeConfig:
-    """The config with its number of sessions: by default as many as the environment allows."""
+    """Set the number of sessions, by default as many as the environment allows."""
     if config.max_sessions is not None:
         return config
     default = (env_spec.max_sessions or DEFAULT_SESSIONS) if env_spec.concurrent else 1
@@ -193,7 +193,7 @@ def check_listen_config(config: ListenConfig) -> None:
 
 
 def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
-    """Raise `ServeError` for a config of an environment's server that is unsafe or cannot work."""
+    """Raise `ServeError` if an environment server's config is unsafe or cannot work."""
     check_listen_config(config)
     concurrent_sessions = config.sessions if config.workers == 1 else config.workers
     if not env_spec.concurrent and concurrent_sessions > 1:
@@ -204,7 +204,7 @@ def check_config(env_spec: EnvSpec, config: ServeConfig) -> None:
 
 
 def check_model_config(config: ModelServeConfig) -> None:
-    """Raise `ServeError` for a config of a model's server that is unsafe or cannot work."""
+    """Raise `ServeError` if a model server's config is unsafe or cannot work."""
     check_listen_config(config)
     limits = {"max_queue": 0, "max_tokens": 1, "max_choices": 1, "max_body": 1}
     for name, least in limits.items():
@@ -215,7 +215,7 @@ def check_model_config(config: ModelServeConfig) -> None:
 
 
 def is_valid_origin(text: str) -> bool:
-    """Whether the config's `allow_origins` may hold this: scheme, host and port, as in a header."""
+    """Whether this is an origin as in a header: scheme, host and port."""
     if text in ("*", _NULL_ORIGIN):
         return True
     parts = urlsplit(text)

@@ -128,7 +128,7 @@ def bind_socket(host: str, port: int, *, reuse_port: bool = False) -> socket.soc
 
 
 def raise_file_limit() -> None:
-    """Before listening, raise the soft limit of open files: every session has a socket."""
+    """Raise the soft limit of open files: every session has a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -24,7 +24,7 @@ _PAGES = {"/": "play.html", "/web": "play.html", "/docs": "api.html"}
 
 @cache
 def page_files() -> dict[str, str]:
-    """The paths of a server's pages and assets, with the names of their files."""
+    """The files of pages and assets by URL path."""
     assets = {f"/{name}": name for name in list_files() if name.startswith("assets/")}
     return {**_PAGES, **assets}
 

@@ -65,7 +65,7 @@ def accelerate(
 
 @contextmanager
 def skip_unlabelled_logits() -> Iterator[None]:
-    """Accelerate by computing logits only at positions with a label, on all devices.
+    """Compute logits only at positions with a label, on all devices.
 
     TRL does so on GPUs. On others it computes all logits, to keep shapes static for XLA, which is
     not used here. Most positions have no label, and a CPU would train at half the speed.
@@ -136,7 +136,7 @@ def _row_lengths(rows: Dataset) -> np.ndarray[Any, Any]:
 
 
 def compile_layers(model: PreTrainedModel, *, dynamic: bool) -> None:
-    """Accelerate by compiling layer by layer: they share code, so one compilation serves all."""
+    """Compile layer by layer: layers share code, so one compilation serves all."""
     import torch
 
     model = _unwrap_adapter(model)
@@ -151,7 +151,7 @@ def _unwrap_adapter(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
-    """Whether SFT is accelerated by graphs: same kernels, and one batch for a step's gradients.
+    """Whether CUDA graphs can run SFT: an unmodified model, and one batch per step.
 
     A graph writes gradients to the same memory each time, so neither accumulation nor other ranks
     may add to them; nor does it see later changes of the model.
@@ -173,7 +173,7 @@ def supports_cuda_graphs(trainer: Trainer, distributed: Distributed) -> bool:
 def replace_forward_by_graph(
     base_model: PreTrainedModel, example: Batch, longest_row: int, args: TrainingArguments
 ) -> None:
-    """Accelerate the passes below the head, forward and backward, by CUDA graphs.
+    """Run the layers below the head, forward and backward, as CUDA graphs.
 
     They are captured for batches of the shapes of the example.
     """

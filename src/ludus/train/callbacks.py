@@ -57,7 +57,7 @@ class RunCallback:
         self.kept_step: int | None = None
         """The step of the saved model, if not the last one."""
         self.comparison: Comparison | None = None
-        """The saved model against the start, of GRPO."""
+        """The saved model of GRPO compared with the initial one."""
         self._write_record, self._clock = write_record, clock
         self._started_at = self._saved_at = self._stepped_at = clock()
         self._checkpoint_due = False
@@ -80,7 +80,7 @@ class RunCallback:
 
     @property
     def seconds_to_end(self) -> float:
-        """What is left to do after the last step, in seconds."""
+        """The estimated time that a run needs after its last step, in seconds."""
         return EXPORT_S + EXPORT_S_PER_PARAMETER * self._parameters
 
     def start_run(self) -> None:

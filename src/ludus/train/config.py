@@ -43,7 +43,7 @@ class Lora:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Lora | None:
-        """The config's adapter of `r=16`, `alpha=32`, `merge=false`, ...; `on` has the defaults."""
+        """Parse `r=16`, `alpha=32`, `merge=false`, ...; `on` has the defaults."""
         values = parse_settings(texts)
         if values == {}:
             return cls()
@@ -108,7 +108,7 @@ class BaseTrainConfig:
     minutes: Annotated[
         float | None, Option("Optimization", metavar="M", default="no limit", parse=parse_minutes)
     ] = None
-    """Minutes after which training ends, with the model so far; the same command goes on."""
+    """Minutes after which training ends with the model so far; the same command resumes it."""
     checkpoint_every: Annotated[
         float, Option("Output", hidden=True, metavar="TIME", default="10m", parse=parse_duration)
     ] = 600.0
@@ -181,7 +181,7 @@ class TrainConfig(BaseTrainConfig):
     max_length: Annotated[int | None, Option("Limits", default="so that nearly all rows fit")] = (
         None
     )
-    """Longer rows are truncated to so many tokens."""
+    """Maximum number of tokens per row; longer rows are truncated."""
     drop_untrainable: Annotated[bool, Option("Limits", hidden=True)] = False
     """Drop rows without loss, instead of failing."""
     compile: Annotated[
@@ -201,7 +201,7 @@ class TrainConfig(BaseTrainConfig):
 
 
 def with_defaults(config: TrainConfig, method: Method) -> TrainConfig:
-    """Fill in the config's defaults of the method; raise for fields that it does not have."""
+    """Fill in the defaults of the method; raise for fields that it does not have."""
     if method == "dpo" and config.compile:
         raise ConfigError("`compile` is for SFT only.")
     if method == "sft" and config.beta is not None:

@@ -61,7 +61,7 @@ class TrainContext(ABC):
     vision: VisionProcessor | None
     """For models that take images."""
     started_at: float = field(default_factory=monotonic, kw_only=True)
-    """When the call began, for `minutes`."""
+    """When the call began; `minutes` counts from it."""
     extensible: ClassVar[bool] = False
     """Whether a finished run can be continued with more steps; its last checkpoint is kept then."""
 
@@ -136,7 +136,7 @@ class GRPOContext(TrainContext):
     environments: Mixture
     rewards: RewardFunctions
     buckets: tuple[Bucket, ...] = ()
-    """Of a curriculum."""
+    """Buckets of a curriculum."""
 
     extensible = True
 
@@ -204,7 +204,7 @@ def build_grpo_context(
 
 
 def check_sharding(trl_config: TrainingArguments, *, takes_images: bool) -> None:
-    """Raise unless GRPO can decode with weights that are divided among processes in this way."""
+    """Raise unless GRPO can decode with weights that are sharded in this way."""
     used = {
         name for name in ("FSDP", "DEEPSPEED")
         if os.environ.get(f"ACCELERATE_USE_{name}", "false") == "true"
@@ -228,7 +228,7 @@ def check_sharding(trl_config: TrainingArguments, *, takes_images: bool) -> None
 def load_training_tokenizer(
     model: str, out: Path, progress: TrainProgress
 ) -> tuple[ModelRef, PreTrainedTokenizerBase]:
-    """Find the model of the context, which must not lie in `out`, and load its tokenizer."""
+    """Find the model, which must not lie in `out`, and load its tokenizer."""
     model_ref = resolve_model(model)
     check_model_outside(out, model_ref)
     tokenizer = load_tokenizer(model_ref)
@@ -239,7 +239,7 @@ def load_training_tokenizer(
 
 @contextmanager
 def training_process(out: Path) -> Iterator[None]:
-    """The context of a training's process: silence bars, logs and warnings of libraries.
+    """Silence progress bars, logs and warnings of libraries during training.
 
     By default TensorBoard logs would be written among the checkpoints, and removed with them.
     Everything is restored at the end.

@@ -91,7 +91,7 @@ class Distributed:
         import torch.distributed
 
         if sharded_modules(model):
-            return  # FSDP has done so in the backward pass.
+            return  # FSDP averages them in the backward pass.
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         (has_gradient,) = self.all_reduce_max([int(any(each.grad is not None for each in weights))])
         if not has_gradient:
@@ -105,7 +105,7 @@ class Distributed:
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
-    """The modules of a model whose weights FSDP2 divides among processes."""
+    """The modules whose weights FSDP2 divides among processes."""
     from torch.distributed.fsdp import FSDPModule
 
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
@@ -115,8 +115,8 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 def whole_weights(model: nn.Module) -> Iterator[None]:
     """Give every rank all weights to read, if FSDP2 divides them; all ranks must enter it.
 
-    Forward passes in it are not collective. After it every one frees the weights that it gathered:
-    by default FSDP keeps some for the backward pass, and an update in between would not reach them.
+    Forward passes inside it are not collective. On exit every rank frees the gathered weights: by
+    default FSDP keeps some for the backward pass, and an update in between would not reach them.
     """
     modules = sharded_modules(model)
     for module in modules:
@@ -131,7 +131,7 @@ def whole_weights(model: nn.Module) -> Iterator[None]:
 
 
 def set_weight(weight: Tensor, value: Tensor) -> None:
-    """Overwrite a weight, or this rank's part of it, by all of its new value."""
+    """Overwrite a weight, or this rank's shard of it; `value` is the whole weight."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if isinstance(weight, DTensor):

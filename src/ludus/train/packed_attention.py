@@ -1,4 +1,4 @@
-"""Attention for training on packed sequences, in which tokens must not see all that is before them.
+"""Attention on packed sequences for training: tokens attend only within their row or group.
 
 Rows (SFT, DPO): each attends only to itself. A batch is one long sequence with the boundaries of
 its rows (`cu_seq_lens`), for which PyTorch has a kernel, `varlen_attn`.
@@ -35,7 +35,7 @@ _SUPPORTED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
 def supports_varlen(model: PreTrainedModel) -> bool:
-    """Whether the kernel is available, and computes the same as the model's own attention."""
+    """Whether the kernel is available and equivalent to the model's own attention."""
     if find_spec("torch.nn.attention.varlen") is None:
         return False
     # Tokens must interact only through attention, and that must be a plain softmax over keys.
@@ -131,13 +131,13 @@ def _varlen_attention(
 
 
 _current: PackedGroups | None = None
-"""The sequence in the forward or backward pass. Layers are compiled, and a tensor that came with
-the call would be a reason to compile them again."""
+"""The sequence in the forward or backward pass. It is no argument of the call, because its tensors
+would trigger a recompilation of the layers."""
 
 
 @contextmanager
 def group_attention(model: PreTrainedModel, packed: PackedGroups) -> Iterator[None]:
-    """Let the model attend within this sequence of packed groups, forward and backward."""
+    """Let the model attend within packed groups, in forward and backward passes."""
     global _current
     AttentionInterface.register(GROUPS_ATTENTION, _UNCOMPILED_ATTENTION)
     before, _current = model.config._attn_implementation, packed
@@ -160,7 +160,7 @@ def _attention_of_groups(
     return _GroupAttention.apply(*parts, _current, scaling).unsqueeze(0), None
 
 
-# The same object for all calls: layers would be compiled again for another one.
+# One object for all calls: another one would trigger a recompilation of the layers.
 _UNCOMPILED_ATTENTION = torch.compiler.disable(_attention_of_groups)
 
 
@@ -214,7 +214,7 @@ def _flash_forward(
     query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor,
     longest_query: int, longest_key: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Output (tokens, heads, dim), log-sum-exp (heads, tokens), and two for the backward pass."""
+    """Output (tokens, heads, dim), log-sum-exp (heads, tokens), and RNG state for the backward."""
     output, lse, rng, unused, _ = torch.ops.aten._flash_attention_forward(
         query, key, value, query_bounds, key_bounds, longest_query, longest_key, 0.0, causal, False,
         scale=scale,

@@ -65,5 +65,5 @@ class TrainResult:
 
     @property
     def has_model(self) -> bool:
-        """Whether a model was written: also by a run that was stopped after its first step."""
+        """Whether a model was written. A run that was stopped after its first step has one, too."""
         return any(self.folder.glob("*.safetensors"))

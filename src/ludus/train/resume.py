@@ -48,7 +48,7 @@ class PreviousRun:
 
 
 def find_previous_run(context: TrainContext, *, overwrite: bool) -> PreviousRun:
-    """What to resume in the output folder. A run with another config raises, unless `overwrite`."""
+    """Find the run to resume in the output folder. Another config raises, unless `overwrite`."""
     out, progress = context.out, context.progress
     previous = record.read_record(out)
     if previous is None or overwrite or not training_folder.has_progress(out):
@@ -102,7 +102,7 @@ def start_or_resume(
 
 
 def check_same_run(out: Path, fields: JsonObject) -> None:
-    """Raise if the run to resume has another model, other data or another config.
+    """Raise if the previous run has another model, other data or another config.
 
     A GRPO run with more steps is the same run: it is extended.
     """

@@ -38,7 +38,7 @@ def load_trainable_model(ref: ModelRef) -> PreTrainedModel:
 
 
 def published_dtype(ref: ModelRef) -> str:
-    """The dtype in which a model to train is published; float32 if its config does not say."""
+    """The dtype in which a model is published; float32 if its config has none."""
     from transformers import AutoConfig
 
     if ref.kind is ModelKind.ADAPTER:
@@ -50,7 +50,7 @@ def published_dtype(ref: ModelRef) -> str:
 
 
 def dither_weights(model: nn.Module, dtype: str) -> None:
-    """Move each float32 weight to train within the numbers that round to its value in `dtype`."""
+    """Add noise to each float32 weight that leaves its value rounded to `dtype` unchanged."""
     import torch
 
     bits = _DROPPED_BITS.get(dtype)

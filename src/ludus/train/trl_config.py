@@ -47,7 +47,7 @@ _DEFAULT_LEARNING_RATES: Mapping[Method, tuple[float, float, float]] = {
     "dpo": (5e-6, 1e-6, 5e-6),
     "grpo": (5e-6, 1e-6, 2e-5),
 }
-"""For a small model, for a large one, and for a LoRA adapter."""
+"""Rates of a small model, a large one, and a LoRA adapter."""
 _REASONS = {
     "use `out`": ("output_dir",),
     "use `epochs`": ("num_train_epochs",),
@@ -162,7 +162,7 @@ def construct_trl_config(
     overrides: Mapping[str, Any],
     managed: Mapping[str, str] = MANAGED_FIELDS,
 ) -> TrainingArguments:
-    """TRL's config with these fields, of which the user overrides some."""
+    """Build TRL's config from these fields, some of which the user may override."""
     import trl
 
     given = parse_overrides(method, overrides, managed)
@@ -242,7 +242,7 @@ def set_data_dependent_fields(
 
 
 def split_batches(trl_config: TrainingArguments) -> bool:
-    """Halve the rows of a forward pass in TRL's config, and double the passes of a step.
+    """Halve the rows of a forward pass, and double the passes of a step.
 
     A number that cannot be halved is divided by its smallest factor. False for a single row.
     """
@@ -259,7 +259,7 @@ def split_batches(trl_config: TrainingArguments) -> bool:
 def resolve_learning_rate(
     config: BaseTrainConfig, method: Method, parameters: int, *, groups: int = DEFAULT_GROUPS
 ) -> float:
-    """TRL's learning rate: as configured, or one that suits the method and the model.
+    """The learning rate: as configured, or one that suits the method and the model.
 
     Small models need a high rate; models of a billion parameters and more forget under it. A LoRA
     adapter starts from zero and needs a high rate at any size. DPO separates the two sides at a
@@ -275,7 +275,7 @@ def resolve_learning_rate(
 
 
 def resolve_precision(config: BaseTrainConfig) -> str:
-    """TRL's precision: by default bf16 if the device has it. Weights stay fp32."""
+    """The precision: by default bf16 if the device has it. Weights stay fp32."""
     device = choose_device(config.device)
     if config.precision is None:
         return "fp32" if device == "mps" else _PRECISION_NAMES[choose_dtype(None, device)]
@@ -293,7 +293,7 @@ def trl_config_json(trl_config: TrainingArguments) -> JsonObject:
 
 
 def build_peft_config(lora: Lora) -> LoraConfig:
-    """PEFT's config for the adapter, beside TRL's."""
+    """Build PEFT's config for the adapter."""
     from peft import LoraConfig
 
     return LoraConfig(

@@ -78,7 +78,7 @@ class TutorProgress:
         return self._progress.stopping
 
     def play(self, phase: str, environments: Mixture, run: Path, config: CollectConfig) -> None:
-        """In the pipeline, collect the rest of a run's episodes. Raises `Stopped` on request."""
+        """Collect the rest of a run's episodes. Raises `Stopped` on request."""
 
         async def main() -> CollectResult:
             async with AsyncExitStack() as stack:

@@ -168,7 +168,7 @@ class RoundLog:
 
 
 def measure_agreement(episodes: Iterable[Episode]) -> float | None:
-    """After a round: in which share of the labelled turns student and tutor agree."""
+    """The share of labelled turns in which student and tutor agree."""
     counts = [count_agreement(episode) for episode in episodes]
     labelled = sum(number for _, number in counts)
     return sum(agreed for agreed, _ in counts) / labelled if labelled else None
@@ -177,7 +177,7 @@ def measure_agreement(episodes: Iterable[Episode]) -> float | None:
 def measure_play(
     episodes: Iterable[Episode], solved_at: float
 ) -> tuple[float | None, float | None]:
-    """After a round: the mean reward, and the share of episodes that are solved."""
+    """The mean reward, and the share of solved episodes."""
     rewards, solved = TaskRewards(), TaskRewards()
     for episode in episodes:
         if episode.reward is not None and not episode.broken:

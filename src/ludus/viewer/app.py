@@ -41,7 +41,7 @@ _MAX_PAGE_ROWS = 500
 
 
 def create_app(library: Library, token: str) -> ASGIApp:
-    """The viewer's application. All of it is below `/TOKEN/`."""
+    """Create the application. All routes are below `/TOKEN/`."""
 
     async def send_file(request: Request) -> Response:
         name = request.path_params["name"] or "view.html"
@@ -111,7 +111,7 @@ def _page(query: QueryParams) -> tuple[int, int]:
 
 
 def answer_query(library: Library, name: str, query: QueryParams) -> object:
-    """What the viewer's application answers to `GET api/NAME`."""
+    """Answer `GET api/NAME`."""
 
     def find(parameter: str) -> StageOutput:
         return library.find(query.get(parameter, ""))
@@ -167,7 +167,7 @@ def view(
     on_ready: Callable[[str], None] = lambda address: None,
     name_flags: NameFlags = lambda text, command: text,
 ) -> None:
-    """Serve the application on `folders`; `on_ready` is called with its address.
+    """Serve the viewer of `folders`; `on_ready` is called with its address.
 
     `name_flags` replaces arguments in advice by flags of a command.
     """
@@ -201,7 +201,7 @@ class ViewServer(InterruptibleServer):
 def build_viewer_server(
     library: Library, bound: socket.socket, on_ready: Callable[[str], None]
 ) -> ViewServer:
-    """The viewer's server, with a new token."""
+    """Build the server, with a new token."""
     token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{bound.getsockname()[1]}/{token}/"
     config = uvicorn.Config(

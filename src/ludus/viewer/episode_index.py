@@ -105,7 +105,7 @@ class IndexedFile:
         self.index = ResumeIndex()
 
     def count(self, number: int, line: bytes) -> float | None:
-        """Count an appended line of the file; returns the reward that counts, if it has one."""
+        """Count an appended line; returns its effective reward, if it has one."""
         head = None
         if is_json_object(line):
             with suppress(RunError):  # A later version of the format.
@@ -151,7 +151,7 @@ class IndexedFile:
 
 
 def number_line(number: int, reward: float | None, line: bytes) -> bytes:
-    """What the index stores of a line: its number, the reward that counts, and no images."""
+    """The line as the index stores it: with its number and effective reward, without images."""
     if line.isspace():
         return b"\n"
     if _IMAGE_MARK in line:

@@ -223,7 +223,7 @@ _REGEX_CHARS = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFilter:
-    """Which episodes, in which order."""
+    """The selection of episodes, and their order."""
 
     runs: tuple[str, ...] = ()
     """Keys of entries; empty: all."""
@@ -255,7 +255,7 @@ class EpisodeFilter:
 
 
 def search_condition(text: str) -> str:
-    """The query condition that a message or a call's arguments contain a text, in any case.
+    """The condition that a message or a call's arguments contain a text, ignoring case.
 
     As a regular expression, which takes a third of the time of `contains(lower(...))`.
     """
@@ -287,7 +287,7 @@ def read_fields(index: EpisodeIndex, run: str, line: int) -> JsonObject:
 def describe_episode(
     entry: StageOutput, line: int, index: EpisodeIndex, queries: EpisodeQueries
 ) -> JsonObject:
-    """Query an episode without its tokens, the attempts at its task, and its advantages."""
+    """Describe an episode (without its tokens), the attempts at its task, and its advantages."""
     fields = read_fields(index, entry.shown_path, line)
     has_tokens = fields.pop("tokens", None) is not None
     group = EpisodeFilter(runs=(entry.shown_path,), group_id=str(fields.get("group_id")))
@@ -305,7 +305,7 @@ def describe_episode(
 def _compute_advantages(
     entry: StageOutput, line: int, index: EpisodeIndex, attempts: list[JsonObject]
 ) -> list[float] | None:
-    """The advantage of each turn within the episode's group, before GRPO divides it by a deviation.
+    """The advantage of each turn within its group, before GRPO divides it by a deviation.
 
     None outside of a GRPO training, and for an unscored episode.
     """

@@ -108,7 +108,7 @@ def default_folders() -> list[Path]:
 
 
 def check_folders(folders: Sequence[Path]) -> None:
-    """Raise `RunError` if a folder for the library does not exist, or if nothing can be viewed."""
+    """Raise `RunError` if a folder does not exist, or if nothing can be viewed."""
     for folder in folders:
         if not folder.exists():
             hint = similar_path_hint(str(folder)) or "`ludus runs` lists runs."
@@ -122,7 +122,7 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 
 def find_entries(folders: Sequence[Path]) -> dict[str, StageOutput]:
-    """The entries of the library: what stages have written in and below some folders, by path.
+    """Find the output of stages in and below some folders, by path.
 
     The keys are the paths as shown, which are part of the page's addresses.
     """
@@ -136,7 +136,7 @@ def find_entries(folders: Sequence[Path]) -> dict[str, StageOutput]:
 
 
 def summarize_entry(entry: StageOutput) -> JsonObject:
-    """What the library's list of all entries shows of one."""
+    """Summarize an entry for the list of all entries."""
     modified_at = entry.modified_at
     return {
         "key": entry.shown_path,

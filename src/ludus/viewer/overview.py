@@ -49,7 +49,7 @@ _MAX_POINTS = 1_000
 def describe_entry(
     entry: StageOutput, index: EpisodeIndex, queries: EpisodeQueries, name_flags: NameFlags
 ) -> JsonObject:
-    """The overview of an entry, as its page shows it."""
+    """Describe an entry for its page."""
     overview: JsonObject = {
         **summarize_entry(entry),
         "record": {key: value for key, value in entry.record.items() if key != "example"},
@@ -69,7 +69,7 @@ def describe_entry(
 
 
 def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonObject]:
-    """The curves in an overview: metrics of a log that vary, as points; long logs are thinned out.
+    """Build the curves of metrics that vary, as points; long logs are thinned out.
 
     A line in the chart of another metric may be a single point: the test loss at the end.
     """
@@ -102,7 +102,7 @@ def build_curves(entries: Sequence[LogEntry], *, x: str = "step") -> list[JsonOb
 
 
 def compare_entries(first: StageOutput, second: StageOutput) -> JsonObject:
-    """For the overview of two entries: settings in which they differ, and how many are the same."""
+    """List the settings in which two entries differ, and count those that are the same."""
     pairs = [_comparable_settings(entry) for entry in (first, second)]
     differences, same = compare_settings(*pairs)
     return {
@@ -126,7 +126,7 @@ def _comparable_settings(entry: StageOutput) -> JsonObject:
 
 
 def describe_evaluation(evaluation: Evaluation, name_flags: NameFlags) -> JsonObject:
-    """The overview of an evaluation, with the tables and sentences that `ludus eval` prints."""
+    """Describe an evaluation, with the tables and sentences that `ludus eval` prints."""
     scores = evaluation.scores
     return {
         "verdicts": [

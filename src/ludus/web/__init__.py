@@ -24,7 +24,7 @@ _MEDIA_TYPES = {
 
 @cache
 def list_files() -> tuple[str, ...]:
-    """The names of the web pages (`play.html`) and of their assets (`assets/play.js`)."""
+    """The names of the pages (`play.html`) and of their assets (`assets/play.js`)."""
     static = resources.files(__name__) / "static"
     pages = [file.name for file in static.iterdir() if file.name.endswith(".html")]
     assets = [f"assets/{file.name}" for file in (static / "assets").iterdir()]
@@ -39,7 +39,7 @@ def _load_file(name: str) -> tuple[bytes, str]:
 
 
 def file_response(request: Request, name: str, headers: dict[str, str]) -> Response:
-    """A web page or asset by its name; 304 if the browser has it, 404 for any other name."""
+    """A page or asset by name; 304 if the browser has it, 404 for an unknown name."""
     from starlette.responses import Response
 
     if name not in list_files():
@@ -52,7 +52,7 @@ def file_response(request: Request, name: str, headers: dict[str, str]) -> Respo
 
 
 def security_headers(*, frame_ancestors: str = "'none'") -> dict[str, str]:
-    """Response headers of every web page and asset.
+    """The response headers of every page and asset.
 
     The content security policy is the second line of defence: pages show the text of environments
     and models as text, and even injected markup could neither run a script nor load anything from

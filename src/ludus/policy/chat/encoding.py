@@ -96,7 +96,7 @@ class _CachedTokenizer:
         self._cache: dict[str, Encoding] = {}
 
     def split(self, text: str) -> list[str]:
-        """Split for encoding before special tokens, except those that depend on earlier text."""
+        """Split the text before special tokens, except those that depend on earlier text."""
         starts = [
             match.start()
             for match in self._pattern.finditer(text)
@@ -115,7 +115,7 @@ class _CachedTokenizer:
         if len(cache) > CACHE_SIZE:
             cache.clear()
         backend: Tokenizer = tokenizer.backend_tokenizer
-        # As in the tokenizer's own call, whose other work takes several times as long.
+        # Call the backend directly: `tokenizer(...)` takes several times as long.
         if backend.padding is not None:
             backend.no_padding()
         if backend.truncation is not None:
@@ -163,7 +163,7 @@ class ContentGuard:
     def mark(
         self, messages: Messages, tools: Tools = None
     ) -> tuple[Messages, Tools, tuple[str, ...]]:
-        """Before encoding, mark control tokens in messages and tools; the result has each once."""
+        """Mark control tokens in messages and tools; also returns the distinct tokens found."""
         try:
             # Faster than to walk through the schemas of tools.
             text = to_json((messages, tools))
@@ -230,7 +230,7 @@ class ContentGuard:
 
 
 def content_guard(tokenizer: PreTrainedTokenizerBase, template: str) -> ContentGuard:
-    """For encoding: the guard of a tokenizer under a template, which is made once."""
+    """The guard for a tokenizer and its template, created once."""
     guards = _GUARDS.setdefault(tokenizer, {})
     key = template, len(tokenizer)  # Tokens may be added.
     if key not in guards:

@@ -29,7 +29,7 @@ _NAMED_GROUP = re.compile(r"\(\?P<(\w+)>")
 _JSON_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
 _CALL_KEYS = {"name", "arguments", "id", "type"}
 CACHE_SIZE = 256
-"""Of decoded prompts, and of call templates."""
+"""Number of decoded prompts, and of call templates, that are cached."""
 _REASONING_FIELDS = ("reasoning_content", "thinking")
 _PLAIN_CALL = re.compile(r"([^<]*)<tool_call>([^<]*)</tool_call>(.*)", re.DOTALL)
 _ANCHOR_KEYS = ("open", "open_pattern", "close", "close_pattern")
@@ -126,7 +126,7 @@ class ReplyParser:
         return self._anchor.search(self.decode_prompt(prompt)) is not None
 
     def _decode(self, ids: Sequence[int]) -> str:
-        # What the tokenizer itself calls, after looking at each id.
+        # `tokenizer.decode` calls the same, after a slow check of each id.
         backend: Tokenizer = self._tokenizer.backend_tokenizer
         return str(backend.decode(ids, skip_special_tokens=False))
 
@@ -187,7 +187,7 @@ class ReplyStream:
         self._call_id_prefix = call_id_prefix
         self._num_calls = 0
         self._white_space: dict[str, str] = {}
-        """By field that has text: white space that is written once more text follows."""
+        """White space held back until more text follows, by field."""
         self._in_part: set[str] = set()
         """Fields whose current part has text."""
         from transformers.utils.chat_parsing.response_parser import ResponseParser

@@ -140,4 +140,4 @@ RESPONSE_TEMPLATES: dict[str, JsonObject] = {
     ),
     "text_only": _build_template(r"\Z", r"\Z"),
 }
-"""By model family."""
+"""Response templates by model family."""

@@ -88,5 +88,5 @@ def check_kwargs_used(kwargs: Mapping[str, object], template: str, *, template_n
 
 
 def _template_literal(value: object) -> str:
-    """Encode as JSON, which is valid Jinja too; null is undefined there, and so counts as false."""
+    """Encode as JSON, which is valid Jinja: null is undefined there, and so counts as false."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -71,7 +71,7 @@ class BatchedRequest:
         return not (self.resolved or self.future.done())
 
     def resolve(self, result: Result) -> None:
-        """Send the result of a batch to the waiting coroutine, from any thread."""
+        """Send the result to the waiting coroutine. May be called from any thread."""
         self.resolved = True
 
         def set_result() -> None:

@@ -56,7 +56,7 @@ class Request:
     """Called in the engine's thread with the tokens of the completion, as they are sampled."""
 
     def max_new_tokens(self, context: int | None) -> int:
-        """For an engine: the token budget of the completion, given the model's context length."""
+        """The token budget of the completion, given the model's context length."""
         if not self.ids:
             return 0
         room = self.max_tokens if context is None else context - len(self.ids)

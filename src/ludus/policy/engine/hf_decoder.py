@@ -38,7 +38,7 @@ MIN_SHARED_PREFIX_TOKENS = 8
 
 
 def max_context_length(model: PreTrainedModel) -> int | None:
-    """For decoding: the maximum length of prompt and reply together, if the HF config has it."""
+    """The maximum length of prompt and reply together, if the model's config states it."""
     config = model.config.get_text_config(decoder=True)
     length = getattr(config, "max_position_embeddings", None)
     return length if isinstance(length, int) and length > 0 else None
@@ -140,7 +140,7 @@ class HFDecodeBatch:
         self._device = decoder.model.device
         self._cache = decoder.build_cache()
         self._prefix: SharedPrefix | None = None
-        """Of all rows, if it is not in their cache."""
+        """The prefix shared by all rows, if it is not in their cache."""
         self._attention_mask: Tensor = None
         self._sampler: TokenSampler | None = None
         self.rows = rows
@@ -237,7 +237,7 @@ class HFDecodeBatch:
 
 
 def shared_prompt_length(prompts: Sequence[tuple[int, ...]]) -> int:
-    """For the decoder's common prefill: the tokens that all prompts of a batch begin with.
+    """The number of tokens that all prompts of a batch begin with.
 
     The last token of a prompt does not count: its forward pass gives the first logits.
     """

@@ -97,7 +97,7 @@ class TokenSampler:
 
 
 def min_kept_logit(logits: Tensor, temperature: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
-    """The smallest logit [rows] that sampling keeps, of [rows, vocab_size]; ties are all kept.
+    """The smallest logit of each row, [rows], that sampling keeps; ties are all kept.
 
     top_k = 0 and top_p = 1 keep everything. top_k is applied first, top_p to what is left.
     """

@@ -33,7 +33,7 @@ def _norm_rope(
 ) -> tl.tensor:
     """Load heads [n, D] from their base pointers; apply the optional RMSNorm, then RoPE.
 
-    position: of all heads, or of each, [n, 1].
+    position: one for all heads, or one per head, [n, 1].
     "Rotate half" layout: dimension d is rotated together with dimension d + D / 2.
     """
     d = tl.arange(0, D)
@@ -112,7 +112,7 @@ def decode_attention_kernel(
     """Attention of one token over its slot, up to its own position. Grid: (rows, H_KV, SPLITS).
 
     BLOCK_G: the number of query heads per KV head, padded to a size that `tl.dot` accepts.
-    WINDOW: the token attends only to so many, itself included; 0: to all before it. The
+    WINDOW: number of tokens that it attends to, itself included; 0: all before it. The
     token's own key and value are taken from qkv and written to the cache by the program of split 0,
     so that no program reads a value while another writes it.
     """

@@ -44,13 +44,13 @@ class RowState:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Tokens since the last fetch: `ids[step, row]`, of which the first `counts[row]` are valid."""
+    """Tokens sampled since the last fetch: row `r` has `ids[: counts[r], r]`."""
 
     counts: NDArray[np.int64]
     ids: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     tokens_left: NDArray[np.int64]
-    """Of each row; 0 if it has finished."""
+    """Tokens that each row may still sample; 0 if it has finished."""
 
 
 class PinnedBuffer:
@@ -75,7 +75,7 @@ class PinnedBuffer:
         return array
 
     def next(self) -> None:
-        """Go on to the batch's next host array, and wait until it may be written."""
+        """Switch to the next host array, and wait until it may be written."""
         self._current = (self._current + 1) % len(self._host_tensors)
         self.wait()
 
@@ -89,7 +89,7 @@ class PinnedBuffer:
         self._copy(self._host_tensors[self._current], self.device_tensor, begin, end)
 
     def download(self, begin: int, end: int) -> None:
-        """Copy this range of the batch to the host, after all launched before, and wait for it."""
+        """Copy this range to the host after all earlier launches, and wait for the copy."""
         self._copy(self.device_tensor, self._host_tensors[self._current], begin, end)
         self.wait()
 

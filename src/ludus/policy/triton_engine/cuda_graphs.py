@@ -1,4 +1,4 @@
-"""CUDA graphs: work is run once, captured, and from then on replayed with a single launch.
+"""CUDA graphs: run work once, capture it, and then replay it with a single launch.
 
 A decoding step is some hundred small kernels, and launching them one by one takes longer than
 running them. The work must only read and write fixed addresses.
@@ -24,7 +24,7 @@ Work = Callable[[], "Tensor | None"]
 gc_disabled = ScopedSetting(
     gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda usual: False
 )
-"""No garbage collection during a capture: destroying another graph then can invalidate it."""
+"""Disable garbage collection during a capture: destroying another graph can invalidate it."""
 
 
 class NoGraphRunner:
@@ -116,7 +116,7 @@ class CudaGraphRunner:
 
 
 def end_failed_capture(pool: tuple[int, int] | None) -> None:
-    """Let the allocator work normally again after a failed capture of a graph.
+    """Restore the allocator after a failed capture of a graph.
 
     An error such as running out of memory invalidates a capture. Ending it raises then, before the
     allocator is told: it would go on recording into the pool, and from then on neither free cached

@@ -18,7 +18,7 @@ from ludus.policy.triton_engine.batch_state import PinnedBuffer
 from ludus.policy.triton_engine.model_weights import ModelShape
 
 MAX_FREE_MEMORY_FRACTION = 0.3
-"""The most that the cache may take of the process's share of GPU memory, as far as it is free."""
+"""Largest part of the process's share of GPU memory that the cache takes, if it is free."""
 CPU_BUDGET_BYTES = 2**30
 MIN_SLOT_TOKENS = 512
 COPY_CHUNK_BYTES = 2**28
@@ -53,7 +53,7 @@ class KVCache:
         self.keys: Tensor = None
         self.values: Tensor = None
         self._rope: dict[str | None, tuple[Tensor, Tensor]] = {}
-        """cos and sin by the type of a layer, if layers differ; else for None."""
+        """cos and sin by layer type; the key is None if all layers are alike."""
         self._shape = shape
         self._rotary_emb = rotary_emb
         self._dtype, self._device = dtype, device
@@ -66,7 +66,7 @@ class KVCache:
 
     @property
     def padding_row(self) -> list[list[int]]:
-        """Token, slot and position of a row that pads a batch, [3, 1]."""
+        """Token, slot and position of a padding row, [3, 1]."""
         return [[0], [self.scratch_slot], [0]]
 
     def layer_view(self, layer: int, slots: Tensor, positions: Tensor) -> LayerCache:

@@ -31,7 +31,7 @@ class LlamaForward:
     def prompt_rows(
         self, ids: Sequence[int], slot: int, cache: KVCache, *, start: int = 0
     ) -> NDArray[np.int64]:
-        """Tokens, slots and positions, [3, rows], that prefill a slot with its ids from `start` on.
+        """Lay out the ids of a slot from `start` on: tokens, slots and positions, [3, rows].
 
         Rows are padded to full chunks.
         """
@@ -45,7 +45,7 @@ class LlamaForward:
     def prefill(self, tokens: Tensor, slots: Tensor, positions: Tensor, cache: KVCache) -> None:
         """Write the keys and values of prompt tokens to the cache.
 
-        A slot may have many, as `prompt_rows` lays them out.
+        A slot may have many rows, as `prompt_rows` lays them out.
         """
         x = self.weights.embedding[tokens].float() * self.shape.embedding_scale
         normed = self._add_norm(x, None)
@@ -75,7 +75,7 @@ class LlamaForward:
         return self.operations.linear(normed, self.weights.lm_head, exact=True)
 
     def _finish_layer(self, x: Tensor, attended: Tensor, layer: PackedLayer) -> Tensor:
-        """Add the outputs of the attention and of the MLP to x; returns x normalized."""
+        """Add the outputs of attention and MLP to x; returns x normalized."""
         ops = self.operations
         delta = ops.linear(attended, layer.o_proj, layer.o_bias)
         normed = self._add_norm(x, delta, layer.post_attention_norm)

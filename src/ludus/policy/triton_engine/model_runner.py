@@ -95,14 +95,14 @@ class ModelRunner:
         self.prefix_cache = PrefixCache()
 
     def synchronize(self) -> None:
-        """After an error: wait for launched work, which may still use the buffers."""
+        """Wait for launched work after an error: it may still use the buffers."""
         if self._device.type == "cuda":
             # A device in an error state raises here; it raises again at the next use.
             with suppress(RuntimeError):
                 torch.cuda.current_stream(self._device).synchronize()
 
     def admit(self, prompts: Sequence[tuple[int, ...]]) -> list[Lease]:
-        """Lease a slot for each prompt, while there are any, and prefill all but its last token."""
+        """Lease slots for as many prompts as possible, and prefill all but their last tokens."""
         self.prefix_cache.begin_round()
         leases: list[Lease] = []
         for ids in prompts:
@@ -122,7 +122,7 @@ class ModelRunner:
         return leases
 
     def _prefill_wave(self, leased: Sequence[tuple[Lease, tuple[int, ...]]]) -> None:
-        """Prompts whose shared prefixes are in the cache by now: copy those, compute the rest."""
+        """Prefill prompts whose shared prefixes are cached by now: copy these, compute the rest."""
         copies = [
             (lease.copy_from, lease.slot) for lease, _ in leased if lease.copy_from is not None
         ]

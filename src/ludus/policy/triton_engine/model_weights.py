@@ -51,7 +51,7 @@ class ModelShape:
     rope_types: tuple[str, ...] = ()
     """The type of each layer, if layers differ in their rotary embeddings."""
     gelu: bool = False
-    """Whether the activation is GELU, and not SiLU."""
+    """Whether the activation is GELU instead of SiLU."""
     embedding_scale: float = 1.0
 
     @property
@@ -60,7 +60,7 @@ class ModelShape:
 
 
 def read_model_shape(model: PreTrainedModel) -> ModelShape | str:
-    """The shape of the model's weights, or the reason why this engine cannot decode with them."""
+    """Read the shape of a model, or the reason why this engine cannot decode with it."""
     base = base_model(model)
     architecture = type(base).__name__
     if architecture not in SUPPORTED_ARCHITECTURES:
@@ -167,7 +167,7 @@ class PackedLayer:
     gate_up: Tensor
     down_proj: Tensor
     post_attention_norm: Tensor | None = None
-    """Of the output of the attention, before it is added to the residual."""
+    """Norm of the attention's output, before it is added to the residual."""
     post_mlp_norm: Tensor | None = None
 
 
@@ -201,7 +201,7 @@ class PackedWeights:
         qkv = attention.q_proj, attention.k_proj, attention.v_proj
         qkv_biases = [bias for linear in qkv if (bias := _effective_bias(linear)) is not None]
         o_bias = _effective_bias(attention.o_proj)
-        # A model that normalizes the output of the MLP normalizes that of the attention, too.
+        # Models that normalize the MLP's output normalize the attention's output, too.
         post_mlp_norm = getattr(source, "post_feedforward_layernorm", None)
         post_attention_norm, mlp_norm = None, source.post_attention_layernorm
         if post_mlp_norm is not None:
@@ -240,7 +240,7 @@ def base_model(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _norm_weight(norm: Module | None) -> Tensor | None:
-    """A copy of what an RMSNorm multiplies with, in float32; Gemma's weights are offsets from 1."""
+    """Copy an RMSNorm's scale in float32; Gemma's weights are offsets from 1."""
     if norm is None:
         return None
     weight = norm.weight.to(torch.float32, copy=True)

@@ -21,7 +21,7 @@ Value = TypeVar("Value", bound=np.generic)
 MIN_SHARED_TOKENS_TO_WAIT = 2048
 """A prompt waits for another of the same round only if they share this much: waiting costs a
 separate prefill pass."""
-KEY_BITS = 32  # More than a token id has.
+KEY_BITS = 32  # Wider than any token id.
 MAX_TURN_TOKENS = 256
 """A continuation is looked for only among slots that lack at most this many tokens."""
 
@@ -190,7 +190,7 @@ class PrefixCache:
 
 
 def _end_key(ids: Sequence[int], length: int) -> int:
-    """The key in `_slots_by_end` of the first `length` ids."""
+    """The key of the first `length` ids in `_slots_by_end`."""
     return length << KEY_BITS | ids[length - 1] if length else 0
 
 

@@ -77,7 +77,7 @@ class ReferenceOps:
     def decode_attention(
         self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape, *, splits: int
     ) -> Tensor:
-        """Write the rows' keys and values, and attend from each row to its slot up to its position.
+        """Write the rows' keys and values; each row attends to its slot up to its position.
 
         `splits` matters to the kernel alone.
         """
@@ -87,7 +87,7 @@ class ReferenceOps:
     def prefill_attention(
         self, qkv: Tensor, layer: PackedLayer, cache: LayerCache, shape: ModelShape
     ) -> Tensor:
-        """Attention of rows whose keys and values have been written already."""
+        """Attention of rows whose keys and values are already in the cache."""
         queries = _norm_rope(_split_qkv(qkv, shape)[0], layer.q_norm, cache, shape.eps)
         grouped = (shape.num_kv_heads, shape.queries_per_kv_head)
         queries = queries.to(qkv.dtype).float().unflatten(1, grouped)
@@ -143,7 +143,7 @@ def _norm_rope(heads: Tensor, norm: Tensor | None, cache: LayerCache, eps: float
 
 
 def gumbel_noise(seeds: Tensor, positions: Tensor, vocab_size: int) -> Tensor:
-    """Reference noise [rows, vocab_size]; the argmax of logits plus it is a sample of softmax."""
+    """Gumbel noise [rows, vocab_size]: the argmax of logits plus noise samples their softmax."""
     tokens = torch.arange(vocab_size, device=seeds.device)
     low, high = seeds & MASK_32, (seeds >> 32) & MASK_32
     key_1 = _mix32(_mix32(((positions * GOLDEN_RATIO_32) & MASK_32) ^ low) ^ high)

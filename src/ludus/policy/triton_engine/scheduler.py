@@ -61,16 +61,16 @@ class Scheduler:
     _num_requests: int = 0
     _waiting: deque[_ScheduledRequest] = field(default_factory=deque)
     _running: list[_ScheduledRequest] = field(default_factory=list)
-    """In the order of the batch on the device."""
+    """Running requests, in the order of the batch on the device."""
     _joining: list[_ScheduledRequest] = field(default_factory=list)
-    """Admitted while steps are running, which they are not part of."""
+    """Requests admitted while steps run; they join the next steps."""
     _output: tuple[list[_ScheduledRequest], StepOutput] | None = None
     """Rows and tokens of the last steps, until they are delivered."""
 
     def run(self, requests: Sequence[Request]) -> None:
         """Answer these requests and new ones of `poll_requests`.
 
-        All that the next steps do not depend on is done while the device is busy with them.
+        Work that the next steps do not depend on is done while the device runs them.
         """
         self._enqueue(requests)
         try:
@@ -156,7 +156,7 @@ class Scheduler:
             if id(row) in running:
                 row.is_wanted = self._is_wanted(row.index)
                 continue
-            # The slot holds the keys of all but the last id, which was not yet fed.
+            # The slot lacks the keys of the last id, which was not fed yet.
             cached_ids = [*row.request.ids, *row.ids][:-1]
             self._runner.prefix_cache.release(row.slot, cached_ids)
             if row.is_finished:

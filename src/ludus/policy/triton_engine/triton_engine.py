@@ -39,11 +39,11 @@ from ludus.policy.triton_engine.reference_ops import ReferenceOps
 from ludus.policy.triton_engine.scheduler import Scheduler
 
 PROMPT_LENGTHS = (200, 9)
-"""Several blocks of cached tokens, and less than one block."""
+"""Prompt lengths: several blocks of cached tokens, and less than one block."""
 FLOAT32_TOLERANCE, BFLOAT16_TOLERANCE = 1e-3, 0.02
 """Largest root-mean-square error of the logits, relative to their standard deviation."""
 MAX_ROUNDINGS = 3
-"""In 16 bits it may also be so many times the error that rounding makes in the model's own."""
+"""In 16 bits it may also be this multiple of the rounding error of the model itself."""
 _NUM_TOKENS = 2 * LONG_LAUNCH_STEPS
 """Tokens to decode: one captured launch and one replayed launch."""
 
@@ -80,7 +80,7 @@ class TritonEngine:
         self._runner.prefix_cache.clear()
 
     def free_cache(self, *, larger_than: int = 0) -> None:
-        """Free the KV cache and the graphs that read it, if it takes more bytes than that."""
+        """Free the KV cache and its graphs if it takes more than `larger_than` bytes."""
         if self._runner.cache.num_bytes > larger_than:
             with _engine_device_guard(self._weights.device):
                 self._runner.free_cache()
@@ -124,12 +124,12 @@ def build_triton_engine(
 
 
 def _engine_device_guard(device: torch.device) -> AbstractContextManager[None]:
-    """Make it the current device while the engine works, as Triton launches kernels there."""
+    """Make it the current device, on which Triton launches kernels."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def check_logits(model: PreTrainedModel, forward: LlamaForward, cache: KVCache) -> str | None:
-    """How far the engine's logits are off the model's own, if it is too far."""
+    """Compare the engine's logits with the model's own; returns the problem, if any."""
     device = forward.weights.device
     prompts = [torch.tensor(_random_ids(forward.shape, length)) for length in PROMPT_LENGTHS]
     # One slot per prompt. All but the last tokens are prefilled, the last ones decoded.
@@ -154,7 +154,7 @@ def check_logits(model: PreTrainedModel, forward: LlamaForward, cache: KVCache) 
             for splits in (1, 2)
         ]
         cache.free()
-    # Softmax ignores what all logits of a token have in common, and rounding moves that most.
+    # Softmax ignores a common offset of a token's logits, which rounding affects most.
     expected, *others = (
         each - each.mean(-1, keepdim=True) for each in (expected, rounded, *logits)
     )
@@ -188,9 +188,9 @@ def _random_ids(shape: ModelShape, length: int) -> list[int]:
 
 
 def check_decoding(runner: ModelRunner, shape: ModelShape) -> str | None:
-    """Decode a short completion through the whole engine; returns what is wrong, if anything.
+    """Decode a short completion through the whole engine; returns the problem, if any.
 
-    What a driver or a compiler does not support is raised here, and not in the middle of a run.
+    Failures of the driver or the compiler surface here, and not in the middle of a run.
     """
     ids = tuple(_random_ids(shape, PROMPT_LENGTHS[0]))
     logprobs: list[float] = []

@@ -44,7 +44,7 @@ BLOCK_V = 4096
 
 
 class TritonOps(ReferenceOps):
-    """Each operation as the launch of one kernel, or two."""
+    """The operations, each of which launches one or two kernels."""
 
     prefill_chunk = 16
 

@@ -70,7 +70,7 @@ class ProcessedImage:
 
 
 def message_image_urls(messages: Iterable[Message]) -> list[str]:
-    """The URLs of all images, for the processor, in order of appearance."""
+    """The URLs of all images, in order of appearance."""
     contents = [message.content for message in messages if not isinstance(message.content, str)]
     parts = [part for content in contents for part in content]
     return [part.image_url.url for part in parts if isinstance(part, ImagePart)]
@@ -97,7 +97,7 @@ def open_data_url(url: str) -> Image:
 
 
 def stack_images(images: Sequence[ProcessedImage]) -> dict[str, Tensor]:
-    """Concatenate processed images for a model's forward pass; empty if there are none."""
+    """Concatenate images into the inputs of a forward pass; empty if there are none."""
     import torch
 
     if not images:

@@ -44,7 +44,7 @@ def row_has_images(messages: Messages) -> bool:
 def separate_images(
     messages: Messages, vision: VisionProcessor
 ) -> tuple[list[JsonObject], list[str]]:
-    """For training: messages as text with placeholders, and the images' data URLs."""
+    """Split messages into text with image placeholders, and the images' data URLs."""
     texts: list[JsonObject] = []
     urls: list[str] = []
     for message in messages:
@@ -86,7 +86,7 @@ def separate_row_images(
 def expand_image_tokens(
     rendered: RenderedConversation, vision: VisionProcessor, urls: Sequence[str]
 ) -> RenderedConversation:
-    """In training, repeat each image token as often as its image has tokens; they have no loss.
+    """Repeat each image token as often as its image has tokens; these have no loss.
 
     `urls` are the images of the whole conversation. Of a truncated row, only images with a
     placeholder left are opened.
@@ -105,7 +105,7 @@ def expand_image_tokens(
 def image_inputs(
     vision: VisionProcessor, images: Sequence[ProcessedImage], ids: Tensor
 ) -> dict[str, Tensor]:
-    """A trainer's inputs for rows with these images; empty if there are none."""
+    """The model inputs of rows with these images; empty if there are none."""
     if not images:
         return {}
     inputs = {name: value.to(ids.device) for name, value in stack_images(images).items()}
@@ -126,7 +126,7 @@ def episode_image_inputs(
 
 
 def images_in_tokens(vision: VisionProcessor, episode: Episode) -> tuple[ProcessedImage, ...]:
-    """For training: the images among an episode's ids.
+    """The images among an episode's ids.
 
     The model never saw the messages that ended the episode, so their images are not among the ids.
     """

@@ -57,7 +57,7 @@ def context_error(context: int, length: str) -> ApiError:
 
 
 def from_refusal(refusal: Refusal) -> ApiError:
-    """The API error of a request that access control refuses."""
+    """The error for a request that access control refuses."""
     is_key = refusal.status == HTTPStatus.UNAUTHORIZED
     return ApiError(
         refusal.detail,
@@ -68,7 +68,7 @@ def from_refusal(refusal: Refusal) -> ApiError:
 
 
 def from_validation_error(error: ValidationError) -> ApiError:
-    """The API error of a request body: the first thing that is wrong, and in which field."""
+    """The error for an invalid request body: its first problem, and in which field."""
     first = error.errors(include_url=False, include_context=False)[0]
     param = ".".join(str(part) for part in first["loc"]) or None
     message = first["msg"].removeprefix("Value error, ")

@@ -119,7 +119,7 @@ async def _run_while_connected(receive: Receive, work: Coroutine[object, None, R
 
 
 def encode_sse(data: JsonObject, *, name: str | None = None) -> bytes:
-    """A server-sent event of an endpoint."""
+    """Encode a server-sent event."""
     head = "" if name is None else f"event: {name}\n"
     text = f"{head}data: {json.dumps(data, ensure_ascii=False)}\n\n"
     return text.encode("utf-8", "replace")
@@ -164,7 +164,7 @@ async def stream_choices(
     at_end: Callable[[Sequence[Result]], Iterable[bytes]],
     on_error: Callable[[ApiError], bytes],
 ) -> AsyncGenerator[bytes, None]:
-    """An endpoint's stream: the events that the choices put, then the end or an error."""
+    """Yield the events that the choices put, then the end or an error."""
     events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def run(choice: Callable[[PutEvent], Coroutine[object, None, Result]]) -> Result:

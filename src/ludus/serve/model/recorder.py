@@ -58,7 +58,7 @@ class RecordedSession:
         """Held by a call: the next one continues after its reply."""
         self.last_used = time.monotonic()
         self.history_key: int | None = None
-        """Of all messages so far: the recorder finds the session by it."""
+        """The key of all messages so far, by which the recorder finds the session."""
         self._conversation: SampledConversation | None = None
         self._conversation_key: tuple[PolicyRuntime, list[JsonObject]] | None = None
         """The runtime and the tools of the conversation."""
@@ -148,7 +148,7 @@ def new_conversation(runtime: PolicyRuntime, tools: Sequence[JsonObject]) -> Sam
 
 
 def history_key(messages: Sequence[Message], tools: Sequence[JsonObject]) -> int:
-    """For the recorder: equal for the same conversation, also without reasoning or call ids."""
+    """Hash a conversation without its reasoning and call ids, which clients may leave out."""
     parts = [
         [
             message.role,

@@ -33,7 +33,7 @@ _UNKNOWN_CONTEXT = 131_072
 _IMAGE = re.compile(rb'"data:image/[^"]*"')
 _MAX_STOP_SEQUENCES = 16
 _MAX_STOP_CHARS = 1024
-"""Of each sequence: all are compared with the end of the text at every token."""
+"""Limit per stop sequence: all are compared with the end of the text at every token."""
 _MAX_REWARDS = 1000
 
 Body = TypeVar("Body", bound="RequestBody")
@@ -64,7 +64,7 @@ async def parse_body(request: Request, kind: type[Body]) -> Body:
 
 
 async def parse_prompt(request: Request, kind: type[Body], context: int | None) -> Body:
-    """Parse a request body with a prompt; a far too long one could take minutes to render."""
+    """Parse a request body; reject far too long prompts, which could take minutes to render."""
     content, context = await request.body(), context or _UNKNOWN_CONTEXT
     if len(content) > context:
         text = _IMAGE.sub(b"", content)
@@ -243,7 +243,7 @@ class SamplingBody(RequestBody):
 
     @property
     def sampling_options(self) -> JsonObject:
-        """The request's sampling parameters that are set; a top_k of -1 or 0 means none."""
+        """The sampling parameters that are set; a top_k of -1 or 0 means none."""
         options = {"temperature": self.temperature, "top_p": self.top_p}
         if self.top_k is not None and self.top_k > 0:
             options["top_k"] = self.top_k
@@ -272,9 +272,9 @@ class ChatBody(SamplingBody, Conversation):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     return_token_ids: bool = False
-    """Of vLLM: send the ids of the prompt and of the completion."""
+    """vLLM's option: send the ids of the prompt and of the completion."""
     return_tokens_as_token_ids: bool = False
-    """Of vLLM: write `token_id:42` for a token beside its log-probability."""
+    """vLLM's option: write `token_id:42` for a token beside its log-probability."""
 
 
 class TokenizeBody(Conversation):

@@ -149,7 +149,7 @@ class ResponseOutput:
         """Those that have ended."""
         self.reasoning = ""
         self._kind: Kind | None = None
-        """Of the item that is open."""
+        """Kind of the open item."""
         self._id = self._text = ""
 
     def add(self, delta: ReplyDelta) -> list[JsonObject]:

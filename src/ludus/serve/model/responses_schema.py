@@ -81,7 +81,7 @@ class ResponsesTool(RequestBody):
     strict: bool | None = None
 
     def to_chat_tool(self) -> ToolBody:
-        """The chat tool of this schema, without `strict`, which this server does not enforce."""
+        """Convert to a chat tool, without `strict`, which this server does not enforce."""
         fields = {"description": self.description, "parameters": self.parameters}
         return ToolBody(function=ToolFunctionBody.model_validate({"name": self.name, **fields}))
 

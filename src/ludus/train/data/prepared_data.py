@@ -43,7 +43,7 @@ class PreparedData:
     """Rows that are trained on."""
     dropped: int
     truncated: int
-    """Of the rows that are trained on."""
+    """Number of truncated rows among those that are trained on."""
     test_rows: int
     max_length: int
     environments: dict[str, int] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class RowStats:
 
 
 def measure_rows(dataset: Dataset, method: Method) -> RowStats:
-    """To prepare data, measure all rows of a tokenized data set at once."""
+    """Measure all rows of a tokenized data set at once."""
     import numpy as np
 
     table = dataset.data
@@ -157,7 +157,7 @@ def measure_rows(dataset: Dataset, method: Method) -> RowStats:
 
 
 def choose_max_length(stats: RowStats, *, requested: int | None, context_length: int | None) -> int:
-    """To prepare rows: the requested length, or one that fits; the model's context at most."""
+    """Choose the requested length, or one that fits; the model's context at most."""
     if requested is not None and context_length is not None and requested > context_length:
         raise ConfigError(
             f"`max_length` must be at most {context_length}, the context length of this model, "
@@ -169,7 +169,7 @@ def choose_max_length(stats: RowStats, *, requested: int | None, context_length:
 
 
 def check_usable(tokens: TokenizedRows, stats: RowStats, max_length: int, split: Split) -> None:
-    """Raise for the first row that cannot be prepared, as it cannot be trained on."""
+    """Raise for the first row that cannot be trained on."""
     of_rows = f"of {tokens.rows_read:,} rows"
     if tokens.template_errors:
         number, reason = tokens.template_errors[0]
@@ -200,7 +200,7 @@ def write_usable_rows(
     path: Path,
     image_token: int | None = None,
 ) -> Dataset:
-    """Write prepared rows, which can be trained on, truncated to `max_length`, to an Arrow file."""
+    """Write the rows that can be trained on, truncated to `max_length`, to an Arrow file."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from datasets import Dataset
@@ -240,7 +240,7 @@ def _truncate_between_images(
 
 
 def truncation_point(ids: Sequence[int], max_length: int, image_token: int) -> tuple[int, int]:
-    """To prepare a long row: the largest end that splits no image, and the images before it."""
+    """The largest end of a row that splits no image, and the number of images before it."""
     end = min(len(ids), max_length)
     while 0 < end < len(ids) and ids[end - 1] == ids[end] == image_token:
         end -= 1

@@ -43,7 +43,7 @@ _EXPECTED_COLUMNS = {
 _TRAINED_COLUMNS = ("messages", "completion", "chosen", "rejected")
 _SAMPLE_ROWS = 64
 _CHECKED_KINDS = ("tools", "tool-calls", "tool-results")
-"""Of `find_dropped_pieces`: many templates drop earlier reasoning on purpose."""
+"""Kinds of `find_dropped_pieces`, without reasoning, which many templates drop on purpose."""
 
 
 def parse_conversations(row: bytes | JsonObject, method: Method) -> list[Conversation]:
@@ -88,7 +88,7 @@ def _prepare_message(message: JsonObject) -> JsonObject:
 
 
 def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
-    """Before training, raise for a row of which the chat template drops tools, calls or results.
+    """Raise if the chat template drops tools, calls or results of a row.
 
     A chat format is checked on a generic conversation elsewhere; rows have names and values that no
     generic conversation has.
@@ -112,7 +112,7 @@ def check_template_fidelity(split: Split, row_tokenizer: RowTokenizer) -> None:
                         f"{split.location(number)}: {message}, so they would not be learned. Use "
                         "a model whose template supports tools."
                     )
-            # The prompt of a reply would end with a closed, empty block of reasoning.
+            # Otherwise the prompt of a reply would end with a closed, empty reasoning block.
             if is_off and any(each.get("reasoning_content") for each in conversation.messages):
                 raise ConfigError(
                     f"{split.location(number)}: an assistant message has reasoning_content, and "

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 256
 _PARALLEL_MIN_BATCHES = 8
-"""With fewer batches, starting processes costs more than it gains."""
+"""Minimum number of batches for which starting processes pays off."""
 _MAX_WORKERS = 16
 MAX_TEST_ROWS = 256
 """Rows on which the eval loss is measured: enough to see it rise, and fast."""
@@ -64,7 +64,7 @@ class TokenizedBatch:
     """The result of tokenizing a batch of rows."""
 
     table: pa.Table
-    """With the columns of the method, and `ROW_COLUMN`."""
+    """The columns of the method, and `ROW_COLUMN`."""
     template_errors: list[tuple[int, str]]
     """Rows that the chat template rejects, and why."""
     environments: Counter[str]
@@ -133,7 +133,7 @@ class RowTokenizer:
 
 
 def make_labels(conversation: RenderedConversation) -> list[int]:
-    """The labels of tokenized rows. The first token has no loss: nothing predicts it."""
+    """Make the labels of rows. The first token has no loss: nothing predicts it."""
     tokens = zip(conversation.ids, conversation.mask, strict=True)
     labels = [token if has_loss else IGNORE_INDEX for token, has_loss in tokens]
     return [IGNORE_INDEX, *labels[1:]]

@@ -45,7 +45,7 @@ class TurnCredit:
 
     gae_lambda: float
     environment_weight: float = 1.0
-    """Of the environment's rewards and its progress; reward functions count to the last turn."""
+    """Weight of the environment's rewards and progress; reward functions count to the last turn."""
 
     def returns(self, episode: Episode) -> TurnValues | None:
         """The return from each turn on, relative to progress; None for an unscored episode."""

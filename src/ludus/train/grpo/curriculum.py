@@ -28,13 +28,13 @@ from ludus.train.output.record import BucketRecord
 BAND = (0.2, 0.8)
 """Success rates at which a bucket has its full weight; it falls to 0 towards 0 and 1."""
 EXPLORED_SHARE = 0.1
-"""Share of groups whose bucket is drawn from all alike, so that none is forgotten."""
+"""Share of groups whose bucket is drawn uniformly, so that none is forgotten."""
 MAX_UNTRIED_SHARE = 0.5
 """Largest share of the groups of a step that try buckets for the first time."""
 HALF_LIFE_STEPS = 20
 """Steps after which attempts count half, because the policy has changed."""
 HALF_LIFE_SWEEPS = 8
-"""If there are many buckets: times that all could be drawn once within a half-life."""
+"""Minimum half-life, in rounds over all buckets; matters if there are many."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class BucketCounts:
 
 
 def band_weight(success_rate: float) -> float:
-    """1 in the band, and falling with the square of the distance from it to 0."""
+    """1 inside the band; outside of it falling to 0 with the square of the distance."""
     low, high = BAND
     return float(min(1.0, success_rate / low, (1 - success_rate) / (1 - high)) ** 2)
 
@@ -102,7 +102,7 @@ class Curriculum:
         self._decay = 0.5 ** (1 / max(HALF_LIFE_STEPS, HALF_LIFE_SWEEPS * len(buckets) / groups))
         self._counts_environment = counts_environment
         best = max(map(_max_reward, buckets)) if counts_environment else 0.0
-        # The range of rewards: 0 and the best possible one, or what was seen beyond them.
+        # Rewards range from 0 to the best possible one, or to observed ones beyond these bounds.
         state = state or {"buckets": [{} for _ in buckets], "lowest": 0.0, "highest": best}
         self.counts = [BucketCounts(**each) for each in state["buckets"]]
         self._lowest, self._highest = state["lowest"], state["highest"]
@@ -120,9 +120,9 @@ class Curriculum:
         return self.buckets[self._drawn[number]].choice
 
     def draw(self, numbers: Sequence[int], key: str) -> Sequence[int]:
-        """The buckets of the tasks of a step; the same for the same outcomes, seed and key.
+        """Draw the buckets of a step's tasks: deterministic, given outcomes, seed and key.
 
-        Those that were never drawn come first, from easy to hard.
+        Buckets that were never drawn come first, from easy to hard.
         """
         for each in self.counts:
             each.discount(self._decay)
@@ -145,7 +145,7 @@ class Curriculum:
     ) -> dict[str, float]:
         """Learn from the attempts at the tasks of the last draw, in its order.
 
-        `has_signal` says of each group whether its attempts differ, so that it can be trained on.
+        `has_signal` says for each group whether its attempts differ, so that it can be trained on.
         Returns the groups and the success rate of each bucket that was drawn.
         """
         rewards = [self._reward(episode) for group in groups for episode in group]

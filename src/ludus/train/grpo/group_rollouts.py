@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 EpisodeSink = Callable[[Sequence[Episode]], None]
 MAX_FAILED_STEPS = 3
-"""Consecutive steps without a single playable episode after which the run ends."""
+"""The run ends after so many consecutive steps without a playable episode."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class GroupRollouts:
     curriculum: Curriculum | None = None
     """Draws the buckets of tasks, if there is one; `plan` asks it."""
     episodes: Sequence[Episode] = ()
-    """Of the current step, of all processes; consecutive ones form the groups."""
+    """All processes' episodes of the current step; consecutive ones form the groups."""
     failed_steps: int = 0
     """Consecutive steps in which no episode could be played."""
     any_succeeded: bool = False
@@ -131,7 +131,7 @@ class GroupRollouts:
         return [not has_equal_returns(group) for group in groups]
 
     def _returns(self, episode: Episode) -> TurnValues | None:
-        """The return from each turn on, or only the whole episode's return; None if unscored."""
+        """The return from each turn on, or only of the whole episode; None if unscored."""
         if self.config.credit == "turn":
             return self._credit.returns(episode)
         return None if episode.reward is None else (episode.reward,)
@@ -239,7 +239,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
-    """Metrics of a step's decoding: time, and the share of prompt tokens in the prefix cache."""
+    """Metrics of decoding: its time, and the share of prompt tokens found in the prefix cache."""
     prefilled = after.prefilled_tokens - before.prefilled_tokens
     reused = after.reused_tokens - before.reused_tokens
     metrics = {"time/decode": after.busy_s - before.busy_s}
@@ -249,13 +249,13 @@ def decode_metrics(before: DecodeStats, after: DecodeStats) -> dict[str, float]:
 
 
 def format_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Metric of a step: share of format-compliant among complete episodes; empty without any."""
+    """The share of format-compliant replies among complete episodes; empty without any."""
     flags = [flag for each in episodes if (flag := each.format_compliant) is not None]
     return {"format": fmean(flags)} if flags else {}
 
 
 def to_log_line(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """TRL's metrics of a step under Ludus's names, without values that are no finite numbers."""
+    """TRL's metrics of a step under Ludus's names, without values that are not finite."""
     line = {
         name: value
         for name, value in logs.items()

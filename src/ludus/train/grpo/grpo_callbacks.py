@@ -66,7 +66,7 @@ class GRPOCallback(RunCallback):
         )  # fmt: skip
         starts = (line["fresh_rewards"] for line in past if "fresh_rewards" in line)
         self._start_rewards: Rewards | None = next(starts, None)
-        """Of the model before training, on fresh tasks."""
+        """Rewards of the model before training, on fresh tasks."""
         self.trust_region: TrustRegion | None = None
         if config.target_kl:
             factor = resume_state.trust_factor if resume_state else 1.0
@@ -78,10 +78,10 @@ class GRPOCallback(RunCallback):
         self._curriculum = curriculum
         self._curriculum_state = curriculum.state if curriculum else {}
         self._evaluation_s = max((line.get("time/eval", 0.0) for line in past), default=0.0)
-        """Of the longest evaluation on held-out tasks."""
+        """Duration of the longest evaluation on held-out tasks."""
 
     def checkpoint_fields(self) -> JsonObject:
-        """As of the last whole step: later episodes are played again, and their tasks drawn."""
+        """The fields as of the last whole step: later episodes are drawn and played again."""
         return {
             "episodes": self._episode_bytes,
             "rollbacks": self.health.rollbacks,
@@ -91,7 +91,7 @@ class GRPOCallback(RunCallback):
 
     @property
     def seconds_to_end(self) -> float:
-        """With an evaluation of the last model, and one on fresh tasks."""
+        """Includes evaluations of the last model on held-out and on fresh tasks."""
         return super().seconds_to_end + 2.2 * self._evaluation_s
 
     @property
@@ -152,7 +152,7 @@ class GRPOCallback(RunCallback):
             control.should_training_stop = True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Nothing: tasks have no epochs."""
+        """Do nothing: tasks have no epochs."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not self.distributed.is_main or not logs or "train_runtime" in logs:
@@ -186,8 +186,8 @@ class GRPOCallback(RunCallback):
     def conclude(self, trainer: Any, *, playable: bool) -> None:
         """Choose the model that is saved, and compare it with the start on fresh tasks.
 
-        These tasks have not selected it: the best of many noisy evaluations is mostly luck. They
-        are not played if that is not `playable`, or if the process must end at once.
+        These tasks did not select it: the best of many noisy evaluations is mostly luck. They
+        are not played unless `playable`, or if the process must end at once.
         """
         self.kept_step = self.health.restore_best(trainer)
         playable = playable and self.stop_reason != TERMINATED

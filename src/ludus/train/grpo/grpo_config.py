@@ -103,15 +103,15 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         int | None,
         Option("Output", advanced=True, default="so that a tenth of all episodes are held-out"),
     ] = None
-    """Steps between two evaluations on held-out tasks; 0: none are played, so that there is no best
-    model to keep or to go back to."""
+    """Steps between two evaluations on held-out tasks. 0: no evaluation, and so no best model to
+    keep or to roll back to."""
     eval_episodes: Annotated[int, Option("Output", hidden=True, default="256 on CUDA, else 64")] = 0
     """Episodes per evaluation on held-out tasks."""
     keep: Annotated[KeepModel, Option("Output", hidden=True)] = "best"
     """Model that the run ends with: the best on held-out tasks, or the last."""
     max_rollbacks: Annotated[int, Option("Optimization", hidden=True)] = 2
-    """How often a run that gets worse goes back to its best model, at half the learning rate,
-    before it is stopped."""
+    """Maximum number of rollbacks: a run that gets worse goes back to its best model, at half the
+    learning rate; after the last rollback it is stopped."""
     early_stop: Annotated[bool, Option("Optimization", advanced=True)] = False
     """End when nothing is left to learn."""
     allow_unseeded: Annotated[bool, Option("Tasks", hidden=True)] = False
@@ -153,7 +153,7 @@ class GRPOConfig(BaseTrainConfig, EpisodeConfig):
         parse_axes(self.curriculum, option="curriculum")
 
     def for_device(self) -> GRPOConfig:
-        """With the defaults of the device in place of 0. Imports torch."""
+        """Replace 0 by the defaults of the device. Imports torch."""
         on_cuda = choose_device(self.device).startswith("cuda")
         chosen: dict[str, Any] = {
             name: getattr(self, name) or values[not on_cuda]

@@ -19,11 +19,11 @@ from ludus.train.grpo.learning_rate import restore_scheduled_lr
 from ludus.train.output.checkpoints import BestModel, load_best, read_best, save_best
 
 ROLLBACK_RATE_FACTOR = 0.5
-"""The learning rate after a rollback, as a fraction of that before."""
+"""Factor of the learning rate at each rollback."""
 
 
 class Action(IntEnum):
-    """What to do about a run; the largest of all ranks counts."""
+    """What to do about a run; the maximum over all ranks counts."""
 
     NOTHING = 0
     ROLL_BACK = 1
@@ -67,14 +67,14 @@ class HealthMonitor:
         self._can_recover = self._can_recover and no_signal is None
 
     def record_held_out(self, trainer: Any, step: int, rewards: Rewards) -> None:
-        """Keep the current model, if it is better than the kept one. All ranks call it."""
+        """Keep the current model if it is better than the kept one. All ranks call it."""
         self._evaluations[step] = rewards
         scored = [reward for reward in rewards if reward is not None]
         if self._config.keep != "best" or not scored:
             return
         if self.best is not None and step != self.best.step:
             steps = sorted(self._evaluations)
-            # After a kill, the best model may be of a step that was not made again yet.
+            # After a kill, the best model's step may not have been repeated yet.
             if self.best.step not in steps or not is_better(
                 [self._evaluations[each] for each in steps],
                 steps.index(step), steps.index(self.best.step),
@@ -121,7 +121,7 @@ class HealthMonitor:
 
     @property
     def rate_factor(self) -> float:
-        """What the scheduled learning rate is multiplied by."""
+        """The factor of the scheduled learning rate."""
         return float(ROLLBACK_RATE_FACTOR**self.rollbacks)
 
     @property
@@ -130,7 +130,7 @@ class HealthMonitor:
         return self._reason
 
     def restore_best(self, trainer: Any) -> int | None:
-        """Give a run that ends its best model; returns the step of that, if one was kept."""
+        """Load the best model at the end of a run; returns its step, if one was kept."""
         step = trainer.state.global_step
         if self.best is None or self.best.step > step:
             return None
@@ -143,7 +143,7 @@ class HealthMonitor:
         return self.best.step
 
     def _forget_evaluations(self, *, after: int) -> None:
-        """Forget models from which the run has gone back: they say nothing about the next ones."""
+        """Forget the evaluations of models that were rolled back."""
         kept = {step: each for step, each in self._evaluations.items() if step <= after}
         self._evaluations = kept
 

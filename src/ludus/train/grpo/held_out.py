@@ -1,4 +1,4 @@
-"""Tasks that a GRPO run does not train on: some select its best model, fresh ones judge it."""
+"""Evaluate on tasks that are not trained on: to select the best model, and to compare it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ludus.train.grpo.policy_agent import current_policy
 from ludus.train.grpo.rollout_worker import RolloutWorker
 
 Purpose = Literal["held-out", "fresh"]
-"""Tasks that are played again and again and select a model, or only at the start and at the end."""
+"""Held-out tasks select the best model; fresh ones are played only at the start and at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class HeldOutEvaluator:
     num_episodes: int
     distributed: Distributed
     buckets: Sequence[Bucket] = ()
-    """Of a curriculum: the tasks are from all of them evenly, so that rewards can be compared."""
+    """Buckets of a curriculum: tasks are drawn evenly from them, so that rewards are comparable."""
 
     def play(self, trainer: Any, purpose: Purpose, when: str) -> Sequence[Episode]:
-        """The episodes of all ranks, in the order of tasks."""
+        """Play the tasks; returns the episodes of all ranks, in the order of tasks."""
         with self.distributed.raise_on_all_ranks(), current_policy(self.worker, trainer.model):
             plan = self.worker.plan(
                 f"{self.run_id}-{purpose}", seed=purpose_seed(purpose, self.seed), group_size=1,
@@ -51,12 +51,12 @@ class HeldOutEvaluator:
 
 
 def rewards_of(episodes: Sequence[Episode]) -> Rewards:
-    """The reward of each task, as the log has it."""
+    """The reward of each task, rounded as in the log."""
     return [None if each.reward is None else round(each.reward, 6) for each in episodes]
 
 
 def evaluation_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """The entry of the log for an evaluation."""
+    """The log entry of an evaluation."""
     rewards = rewards_of(episodes)
     scored = [episode for episode in episodes if episode.reward is not None]
     metrics: dict[str, Any] = {"eval_episodes": len(scored), "eval_rewards": rewards}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 MIN_CHANGE, MAX_CHANGE = 0.5, 1.25
-"""By how much the factor changes after a step at most. A single large step does more harm than some
+"""Bounds of the factor's change after a step. A single large step does more harm than some
 small ones, so it falls faster than it rises."""
 MIN_FACTOR, MAX_FACTOR = 1 / 64, 8.0
 UNDO_ABOVE = 3.0
@@ -46,7 +46,7 @@ class TrustRegion:
         return UNDO_ABOVE * max(self.target(rate_fraction), self.target_kl / 4)
 
     def update(self, step_kl: float, rate_fraction: float) -> None:
-        """Adapt the learning rate's factor to the divergence of a step."""
+        """Adapt the factor to the divergence of a step."""
         change = sqrt(self.target(rate_fraction) / step_kl) if step_kl > 0 else MAX_CHANGE
         change = min(MAX_CHANGE, max(MIN_CHANGE, change))
         self.factor = min(MAX_FACTOR, max(MIN_FACTOR, self.factor * change))
@@ -74,7 +74,7 @@ class WeightSnapshot:
 def limit_update(
     before: WeightSnapshot, measure: Callable[[], float], bound: float
 ) -> tuple[float, float, int]:
-    """Trust region of the learning rate: halve an update until its divergence is in bounds.
+    """Halve an update of the weights until its divergence is in bounds.
 
     Returns the divergence of the update before and after halving, and the number of halvings.
     """
@@ -88,7 +88,7 @@ def limit_update(
 
 
 def warmup_schedule(optimizer: Any, warmup_steps: int, decay_to: int | None = None) -> Any:
-    """Linear warm-up, and linear decay to a step, of which the first and the last have a rate.
+    """Linear warm-up, then linear decay to a step; the rate of every step is above 0.
 
     With a rate of 0 the episodes of a step would be played in vain. Without `decay_to` the rate is
     constant after the warm-up.

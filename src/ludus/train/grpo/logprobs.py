@@ -34,7 +34,7 @@ CHECKED_EPISODES = 8
 MAX_ROUNDING = 1e-3
 """Largest difference of log-probabilities in float32 that counts as rounding."""
 MAX_MEAN_ROUNDING = 0.1
-"""Largest mean difference in 16 bits. Two layouts that are not equivalent differ by nats."""
+"""Largest mean difference in 16 bits. Layouts that are not equivalent differ by nats."""
 
 
 class Layout(Enum):
@@ -208,7 +208,7 @@ PADDED_LABEL = IGNORE_INDEX - 1
 def pad_episodes(
     episodes: Sequence[EpisodeTokens], pad_token_id: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """For log-probabilities: ids and shifted labels (episodes, longest) with `PADDED_LABEL`."""
+    """Pad ids and shifted labels to (episodes, longest); padding has `PADDED_LABEL`."""
     import numpy as np
     import torch
 

@@ -37,9 +37,9 @@ class MemoryBudget:
     max_tokens: int | None = None
     """Set after an out-of-memory error."""
     bytes_per_token: float = 0.0
-    """The largest that was measured."""
+    """The largest measured value."""
     part_tokens: int = 0
-    """Of the part that was computed last."""
+    """Tokens of the last part."""
     part_rows: int = 0
 
     def next_stop(
@@ -51,7 +51,7 @@ class MemoryBudget:
         limit = self.token_limit(trainer)
         low, high = start + 1, most
         if limit is not None:
-            # Of equal size: a small last part would take longer than its share.
+            # Make the parts equal: a small last part would take longer than its share.
             remaining = size(episodes[start:])
             limit = max(1, ceil(remaining / ceil(remaining / limit)))
             while low < high:  # The largest stop whose part is within the limit.
@@ -77,7 +77,7 @@ class MemoryBudget:
             free = gpu_memory_share(device) - torch.cuda.memory_allocated(device)
             weights = [each for each in trainer.model.parameters() if each.requires_grad]
             if not trainer.optimizer.state:
-                # The two moments of Adam are still to be allocated; FSDP divides them, too.
+                # Adam's two moments are not allocated yet; FSDP divides them, too.
                 parts = (getattr(each, "_local_tensor", each) for each in weights)
                 free -= 2 * sum(each.numel() * each.element_size() for each in parts)
             limit = min(MAX_TOKENS, max(1, int(USED_FRACTION * free / self.bytes_per_token)))
@@ -85,7 +85,7 @@ class MemoryBudget:
 
     @contextmanager
     def measure(self, tokens: int, device: torch.device) -> Iterator[None]:
-        """Measure the memory that computing so many tokens takes."""
+        """Measure the memory that this many tokens take."""
         import torch
 
         if device.type != "cuda" or not tokens:
@@ -108,7 +108,7 @@ class MemoryBudget:
         return self.part_tokens
 
     def error(self, device: torch.device) -> OutOfMemory:
-        """The error if the last part does not fit, and cannot be made smaller."""
+        """The error if the last part does not fit and cannot be made smaller."""
         import torch
 
         others = ""

@@ -35,11 +35,11 @@ class EpisodeTokens:
     sampled: tuple[int, ...]
     """1 for tokens that the model sampled."""
     logprobs: tuple[float, ...]
-    """The decoder's, of the sampled tokens."""
+    """The decoder's log-probabilities of the sampled tokens."""
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeTokens:
-        """Tokens to pack. Without a single sampled one, there are none at all."""
+        """The tokens to pack: up to the last sampled one; none without a sampled one."""
         tokens = episode.tokens
         if tokens is None or 1 not in tokens.mask:
             return cls((), (), ())
@@ -68,7 +68,7 @@ class PackedGroups:
     prompts: Tensor
     """Boundaries of the groups' prompts; int32 of shape (groups + 1,)."""
     members: Tensor
-    """Boundaries of the groups' episodes, counted from the end of the prompts; likewise."""
+    """Boundaries of the groups' episodes, counted from the end of the prompts; same shape."""
     prompt_tokens: int
     longest_segment: int
     """Tokens of the longest prompt or episode."""

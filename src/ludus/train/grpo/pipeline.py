@@ -151,8 +151,8 @@ def _train(context: GRPOContext, previous: PreviousRun, *, overwrite: bool) -> T
             context.rewards.weights(worker.names)  # Raises if two rewards have one name.
             trainer = build_trainer(context, model, callback, rollouts)
             worker.agent = agent = build_policy_agent(context, trainer)
-            # Before training: engines inspect the forward method, which the trainer wraps, and
-            # weights that FSDP divides then.
+            # Start it before training: engines inspect the forward method and the weights, which
+            # the trainer wraps and FSDP divides later.
             trainer.model.to(context.trl_config.device)
             worker.run(agent.ensure_loaded())
             progress.say(f"Rollouts by {agent.engine_description}")

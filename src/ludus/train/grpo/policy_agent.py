@@ -76,7 +76,7 @@ class TrainingPolicyAgent(PolicyAgent):
         return self._runtime is not None and isinstance(self._runtime.batcher.engine, HFDecoder)
 
     def free_cache(self, *, larger_than: int = 0) -> None:
-        """Give back the memory of the engine's cache, if it takes more bytes than that."""
+        """Free the engine's cache if it takes more than `larger_than` bytes."""
         if self._runtime is not None:
             self._runtime.batcher.free_cache(larger_than=larger_than)
 
@@ -96,7 +96,7 @@ def build_policy_agent(context: GRPOContext, trainer: Any) -> TrainingPolicyAgen
 
 @contextmanager
 def current_policy(worker: RolloutWorker, model: nn.Module) -> Iterator[TrainingPolicyAgent]:
-    """Let the worker play with the current weights of the model under training.
+    """Let the worker play with the model's current weights.
 
     All ranks must enter it: weights that FSDP divides are gathered, as long as the engine reads
     them.
@@ -157,7 +157,7 @@ class VllmEngine:
             deliver(at, completion)
 
     def refresh(self) -> None:
-        """Sync the policy agent's weights to vLLM, unless TRL has done so since they last changed.
+        """Sync the weights to vLLM, unless TRL has done so since they last changed.
 
         TRL syncs before a step's rollouts; held-out tasks are played after the step.
         """

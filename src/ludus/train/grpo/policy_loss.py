@@ -40,7 +40,7 @@ class PolicyLoss:
 
     @classmethod
     def from_trl(cls, config: TRLConfig) -> Self:
-        """The loss that TRL's config asks for; raises for what is not implemented."""
+        """The loss of TRL's config; raises if it is not implemented."""
         if config.loss_type not in LOSS_TYPES:
             raise ConfigError(
                 f"`overrides`: loss_type {config.loss_type!r} is not supported. Use one of "
@@ -120,6 +120,6 @@ class PolicyLoss:
 
 
 def kl_estimate(logprobs: Tensor, other: Tensor) -> Tensor:
-    """For the loss, per token: an estimate of the divergence from `other`, never negative."""
+    """Estimate the KL divergence from `other` per token (k3: never negative)."""
     difference = other - logprobs
     return difference.exp() - difference - 1

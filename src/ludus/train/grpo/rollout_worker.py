@@ -43,7 +43,7 @@ PREFLIGHT_SEARCH_TASKS = 8
 """Tasks per environment of the plan among which the preflight looks for tasks of each."""
 T = TypeVar("T")
 ScoreEpisode = Callable[[Episode], Awaitable[Episode]]
-"""Sets an episode's reward, if it is more than the environment's own."""
+"""Sets an episode's reward, if there are reward functions."""
 
 
 class RolloutWorker:
@@ -78,7 +78,7 @@ class RolloutWorker:
         self._say, self._stop_requested = say, stop_requested
         self._pools: dict[str, SessionPool] = {}
         self.stop_reason: str | None = None
-        """Why waiting for an unreachable server was given up, if it was."""
+        """Why the wait for an unreachable server was given up, if it was."""
 
     def __enter__(self) -> Self:
         config = self._config
@@ -135,7 +135,7 @@ class RolloutWorker:
         )
 
     def find_splits(self, buckets: Sequence[Bucket] = ()) -> None:
-        """Find the environments whose tasks are divided; the others are named in a line."""
+        """Find the environments with enough tasks to hold some out; warn about the others."""
         choose = evenly(buckets, len(buckets)) if buckets else None
         plan = self.plan("splits", seed=0, group_size=1, choose=choose)
         check = find_splits(plan, "test", self._say)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Episodes of this process, of which neighbours may share a prompt."""
+    """Episodes of this process; neighbours may share a prompt."""
 
     source: tuple[Episode, ...]
     episodes: tuple[EpisodeTokens, ...]
@@ -55,7 +55,7 @@ class StepBatch:
         )  # fmt: skip
 
     def placeholder(self) -> StepBatch:
-        """A batch of two tokens, neither of them sampled, for ranks that have nothing left."""
+        """A batch of two tokens, neither of them sampled, for ranks that have no rows left."""
         tokens, empty = EpisodeTokens((0, 0), (0, 0), ()), self.advantages[:0]
         return StepBatch((), (tokens,), self.lengths[:0], empty, empty, empty)
 
@@ -94,9 +94,10 @@ class StepBatch:
 
 
 def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np.float32]:
-    """For a step's tokens: the value of its turn for each sampled one.
+    """Give each sampled token the value of its turn.
 
-    The environment's tokens separate turns. A single value is for all of them, none for none.
+    The environment's tokens separate turns. A single value applies to all turns; without values
+    all tokens get 0.
     """
     import numpy as np
 
@@ -116,7 +117,7 @@ def spread_over_tokens(values: TurnValues, sampled: Sequence[int]) -> NDArray[np
 
 
 def choose_evenly(count: int, most: int) -> list[bool]:
-    """To thin out a step: for each of `count` items whether it is kept, at most `most`, evenly."""
+    """Choose at most `most` of `count` items, evenly spread; True for each chosen one."""
     if count <= most:
         return [True] * count
     return [(at + 1) * most // count > at * most // count for at in range(count)]

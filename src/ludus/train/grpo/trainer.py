@@ -55,9 +55,9 @@ REWARM_STEPS = 5
 
 
 MEASURED_EPISODES = 256
-"""The divergence of a step is measured on so many of its episodes, spread over all groups."""
+"""Number of a step's episodes, spread over all groups, on which its divergence is measured."""
 MAX_TOKEN_KL = 1e4
-"""Bounds the estimate for a token that has become all but impossible."""
+"""Bounds the estimate for a token whose probability has become nearly 0."""
 
 
 class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
@@ -92,7 +92,7 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         self.skips_zero_variance = config.zero_variance_groups != "keep" and not self.beta
         self.trust_region: TrustRegion | None = callback.trust_region
         self.rate_factor = callback.health.rate_factor
-        """What the scheduled learning rate is multiplied by after rollbacks."""
+        """The factor of the scheduled learning rate after rollbacks."""
         self.rolled_back_at: int | None = None
         self.memory = MemoryBudget(max_rows=max_micro_batch_rows(config))
         self._batch: StepBatch | None = None
@@ -264,7 +264,7 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         return total
 
     def _parts(self, batch: StepBatch) -> Iterator[StepBatch]:
-        """Parts of the batch, in its order, as large as memory allows.
+        """Split the batch, in order, into parts as large as memory allows.
 
         With FSDP a forward pass gathers weights of all ranks, so all make the same number: ranks
         that are done compute a placeholder.
@@ -298,7 +298,7 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         return torch.cat(logprobs)
 
     def _measure_kl(self, before: Tensor) -> float:
-        """Nats per episode between the policy that had these log-probabilities and now's."""
+        """Divergence of the current policy from these log-probabilities, in nats per episode."""
         assert self._batch is not None
         per_token = kl_estimate(before, self._score_precisely(self._batch))
         episodes = min(len(self._batch.episodes), MEASURED_EPISODES)
@@ -317,7 +317,7 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         return inputs
 
     def _reference_logprobs(self, part: StepBatch) -> Tensor:
-        """Under the model that training started with."""
+        """Log-probabilities under the model that training started with."""
         model, scorer, adapter = self._unwrapped, self.scorer, nullcontext()
         if self.ref_model is not None:
             scorer = replace(scorer, model=self.ref_model, aux_loss=False)
@@ -339,7 +339,7 @@ class GRPOTrainer(TRLTrainerMixin, TRLTrainer):  # type: ignore[misc]
         return scheduler
 
     def _scale_of_rate(self) -> float:
-        """What the scheduled learning rate is multiplied by."""
+        """The factor of the scheduled learning rate."""
         factor = self.rate_factor
         if self.trust_region is not None:
             factor *= self.trust_region.factor

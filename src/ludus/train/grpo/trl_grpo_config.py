@@ -129,6 +129,6 @@ def _batch_fields(config: GRPOConfig) -> dict[str, Any]:
 
 
 def max_micro_batch_rows(config: GRPOConfig) -> int | None:
-    """For TRL's config, the most rows of a micro-batch; None: as many as fit into memory."""
+    """The maximum number of rows of a micro-batch; None: as many as fit into memory."""
     default = CPU_BATCH_SIZE if choose_device(config.device) == "cpu" else None
     return config.batch_size or default

@@ -67,7 +67,7 @@ def mark_complete(checkpoint: Path, state: CheckpointState) -> None:
 
 
 def read_state(checkpoint: Path) -> CheckpointState | None:
-    """The state of a checkpoint; None if it is incomplete, or a file is missing or cut off."""
+    """Read the state of a checkpoint; None if a file is missing or truncated."""
     try:
         state = CheckpointState(**json.loads((checkpoint / STATE_FILE).read_bytes()))
         sizes = [(checkpoint / name).stat().st_size for name in state.files]

@@ -44,9 +44,9 @@ _DRAFT_DIR = ".model.draft"
 
 
 def finalize(context: TrainContext, trainer: TRLTrainerMixin, callback: RunCallback) -> TrainResult:
-    """Write the model and its metrics, also of a run that was stopped: the same command resumes it.
+    """Write the model and its metrics, also if the run was stopped and can be resumed.
 
-    A run that is out of time counts as done until then: its metrics are final.
+    A run that is out of time counts as finished: its metrics are final.
     """
     out, stopped = context.out, None
     resumed_from = callback.resume_state.step if callback.resume_state else None
@@ -165,7 +165,7 @@ def _export_model(context: TrainContext, trainer: TRLTrainerMixin) -> None:
 def rebuild_model(
     state: Mapping[str, Tensor], config: BaseTrainConfig, model_ref: ModelRef
 ) -> PreTrainedModel:
-    """To finalize by merging: the base model with the gathered weights, reloaded unsharded."""
+    """Rebuild the unsharded model, with its adapter if there is one, from gathered weights."""
     model = load_trainable_model(model_ref)
     if config.lora is not None:
         from peft import get_peft_model

@@ -66,9 +66,9 @@ def build_model_card(record: TrainingRecord, *, name: str, plot: bool = True) ->
 
 
 def environment_arguments(training: TrainingRecord) -> tuple[str, ...]:
-    """For the model card: the environment that it was trained on, as `ludus eval` takes it.
+    """The arguments of `ludus eval` for the environment that the model was trained on.
 
-    With the task and the system prompt of the training: under others the model is another one.
+    They include the task and the system prompt of the training, which change the results.
     """
     if training.environment is not None:
         spec, task = training.environment.spec, training.settings.get("task")

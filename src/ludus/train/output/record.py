@@ -49,7 +49,7 @@ class DataRecord(_RecordModel):
     task: JsonObject = {}
     """The reset arguments of the runs that the rows come from, if all have the same."""
     system_prompt: str | None = None
-    """Of the rows; empty for none. If it is unknown, the default one."""
+    """The system prompt of the rows; empty for none, the default one if it is unknown."""
 
 
 class EnvironmentRecord(_RecordModel):
@@ -82,7 +82,7 @@ class BucketRecord(_RecordModel):
 
 
 class Comparison(_RecordModel):
-    """The saved model against the start, on the same tasks.
+    """Rewards of the saved model and of the initial one, on the same tasks.
 
     The tasks are fresh: they were neither trained on nor used to select the model.
     """
@@ -98,7 +98,7 @@ class Comparison(_RecordModel):
 
     @classmethod
     def of(cls, start: Rewards, saved: Rewards) -> Self | None:
-        """None if no task has a reward of both."""
+        """Compare the rewards; None if no task has both."""
         pairs = zip(start, saved, strict=False)
         scored = [(old, new) for old, new in pairs if old is not None and new is not None]
         if not scored:
@@ -126,7 +126,7 @@ class FinalMetrics(_RecordModel):
 
     steps: int
     stopped: str | None = None
-    """Why the run ended before its last step, if the same command makes the rest of them."""
+    """Why the run ended before its last step, if the same command resumes it."""
     epochs: float | None = None
     tokens: int | None = None
     """Tokens that were trained on, over all epochs."""
@@ -140,11 +140,11 @@ class FinalMetrics(_RecordModel):
     first_reward: float | None = None
     last_reward: float | None = None
     eval_reward: float | None = None
-    """Of the model that was saved, on fresh held-out tasks."""
+    """Reward of the saved model, on fresh held-out tasks."""
     kept_step: int | None = None
     """The step of the model that was saved, of a run that keeps its best one."""
     buckets: tuple[BucketRecord, ...] = ()
-    """Of a curriculum, from easy to hard."""
+    """The buckets of a curriculum, from easy to hard."""
 
 
 class TrainingRecord(_RecordModel):
@@ -162,9 +162,9 @@ class TrainingRecord(_RecordModel):
     """The model's name on the Hub, if it has one."""
     license: str | None = None
     data: DataRecord | None = None
-    """For SFT and DPO."""
+    """The training data of SFT and DPO."""
     environment: EnvironmentRecord | None = None
-    """For GRPO."""
+    """The environments of GRPO."""
     accepts_images: bool = False
     """Whether the model takes images."""
     chat_format: ChatFormatInfo
@@ -183,11 +183,11 @@ class TrainingRecord(_RecordModel):
     metrics: FinalMetrics | None = None
     """Set when the run is finished."""
     comparison: Comparison | None = None
-    """Of GRPO."""
+    """The saved model of GRPO compared with the initial one."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether all steps are done; otherwise the same command goes on."""
+        """Whether all steps are done; otherwise the same command resumes the run."""
         return self.metrics is not None and self.metrics.stopped is None
 
     @property

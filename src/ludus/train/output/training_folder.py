@@ -75,7 +75,7 @@ def check_model_outside(out: Path, model_ref: ModelRef) -> None:
 
 
 def has_progress(out: Path) -> bool:
-    """Whether the folder has progress to lose: a step was made since the record was written."""
+    """Whether the folder has progress to lose: a step since the record was written."""
     record = read_record(out)
     if record is None:
         return False
@@ -95,7 +95,7 @@ def lock_folder(out: Path, distributed: Distributed) -> Iterator[None]:
 def remove_run(out: Path) -> None:
     """Remove an earlier run from the folder, except the tokens that the new run has written.
 
-    Its record goes last: a folder without one is taken for somebody else's.
+    The record is removed last: a folder without one is not taken for a training folder.
     """
     paths = out.iterdir() if out.is_dir() else ()
     for path in sorted(paths, key=lambda path: path.name == RECORD_FILE):
@@ -144,7 +144,7 @@ def discard_if_unstarted(out: Path, distributed: Distributed) -> Iterator[None]:
 
 
 def is_full_disk(error: Exception) -> bool:
-    """Whether an error in a training's folder says that the disk has no space left."""
+    """Whether an error says that the disk has no space left."""
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(text in str(error) for text in _FULL_TEXTS)

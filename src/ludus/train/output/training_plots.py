@@ -35,7 +35,7 @@ Points = list[tuple[int, float]]
 
 
 def plot_loss(log: Sequence[JsonObject], file: Path, *, title: str) -> None:
-    """Plot the losses of a log; without any, an empty plot that says so."""
+    """Plot the losses of a log; if it has none, an empty plot that says so."""
     figure = _new_figure((8, 4.5), "Plotting the loss")
     axes = figure.add_subplot()
     _style_axes(axes, "loss")
@@ -71,7 +71,7 @@ def plot_rewards(log: Sequence[JsonObject], file: Path, *, title: str) -> None:
 
 
 def _plot_rewards(axes: Axes, log: Sequence[JsonObject]) -> None:
-    """The reward with its standard deviation, its parts, and the reward on held-out tasks."""
+    """Plot the reward with its standard deviation, its parts, and the held-out reward."""
     train, test = log_points(log, "reward"), log_points(log, "eval_reward")
     _style_axes(axes, "reward")
     if not train and not test:
@@ -96,7 +96,7 @@ def _plot_rewards(axes: Axes, log: Sequence[JsonObject]) -> None:
             label="held out",
         )  # fmt: skip
     if unit_scale:
-        # The whole scale: an increase by 0.01 must not look large.
+        # Show the whole scale: an increase by 0.01 must not look large.
         axes.set_ylim(-0.02, 1.02)
     axes.legend(frameon=False, loc="best", fontsize=9)
 
@@ -115,7 +115,7 @@ def _plot_reward_parts(axes: Axes, log: Sequence[JsonObject]) -> None:
 
 
 def _plot_series(axes: Axes, train: Points) -> None:
-    """The values of the steps; a smoothed line over them if there are many."""
+    """Plot the values of the steps, with a smoothed line if there are many."""
     if len(train) < _MIN_SMOOTHED_POINTS:
         axes.plot(*_unzip(train), "o-", color=_SMOOTH_COLOR, markersize=3, label="train")
         return
@@ -175,6 +175,6 @@ def _save(figure: Figure, file: Path, title: str) -> None:
 
 
 def _shorten(text: str, width: int) -> str:
-    """On one line of at most `width` characters."""
+    """Shorten to one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -216,7 +216,7 @@ def is_legacy(function: Callable[..., Any]) -> bool:
 def call_legacy(
     function: Callable[..., Any], prompts: Sequence[Any], trainer: GRPOTrainer, size: int
 ) -> dict[str, Any]:
-    """Call a function of three arguments on this process's prompts; its results as TRL takes them.
+    """Call a function of three arguments on this process's prompts; returns TRL's format.
 
     `prompts` has each prompt `size` times in a row.
     """
@@ -235,7 +235,7 @@ def call_legacy(
 def expand_per_completion(
     output: Mapping[str, Any], count: int, num_generations: int
 ) -> dict[str, Any]:
-    """Repeat what a rollout function gave once per prompt, so that all lists have `count` items.
+    """Repeat values given once per prompt, so that all lists have `count` items.
 
     Log-probabilities may be numbers, or lists of the likeliest tokens' with the sampled one first.
     """

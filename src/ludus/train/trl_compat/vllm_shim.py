@@ -55,7 +55,7 @@ class VllmShim:
         self._request_count = 0
 
     async def generate(self, body: bytes) -> JsonObject:
-        """As vLLM does, return the ids of each prompt once, and of its `n` completions."""
+        """Return the ids of each prompt, once, and of its `n` completions, as vLLM does."""
         request = CompletionRequest.model_validate_json(body)
         top_k = request.top_k if request.top_k > 0 else None
         sampling = SamplingParams(request.temperature, request.top_p, top_k)
